@@ -1,5 +1,5 @@
 // The little that the Lua side needs of the operating system and that plain Lua cannot tell: a steady clock, the
-// terminal, the names in a folder, the machine's GPUs.
+// terminal, the names in a folder, the machine's GPUs, the processes that compute together.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -14,6 +14,7 @@
 #include "bindings/lua_module.h"
 #include "kernels/catalog.h"
 #include "kernels/cuda.h"
+#include "kernels/processes.h"
 
 namespace moonflow::lua {
 
@@ -52,6 +53,19 @@ int gpu_devices(lua_State* L) {
   if (!probe.cards.empty()) return 1;
   push_string(L, probe.reason);
   return 2;
+}
+
+// core.processes() -> rank, size
+int processes_now(lua_State* L) {
+  lua_pushinteger(L, processes().rank());
+  lua_pushinteger(L, processes().size());
+  return 2;
+}
+
+// core.join_processes(patience in seconds) -> rank, size
+int join(lua_State* L) {
+  protect(L, [&] { join_processes(number_at(L, 1, "patience")); });
+  return processes_now(L);
 }
 
 int is_terminal(lua_State* L) {
@@ -105,6 +119,8 @@ void add_system(lua_State* L, State& state) {
   static const luaL_Reg kFunctions[] = {{"clock", clock},
                                         {"measure_peak_flops", measure_peak},
                                         {"gpu_devices", gpu_devices},
+                                        {"processes", processes_now},
+                                        {"join_processes", join},
                                         {"isatty", is_terminal},
                                         {"terminal_columns", terminal_columns},
                                         {"list_directory", list_directory},

@@ -50,6 +50,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_loss(*catalog);
   add_l2_normalize(*catalog);
   add_loss_scale(*catalog);
+  add_collective(*catalog);
   add_classifier(*catalog);
   add_norm(*catalog);
   add_layer_norm(*catalog);

@@ -51,6 +51,7 @@ void add_cross_entropy(Catalog& catalog);
 void add_loss(Catalog& catalog);
 void add_l2_normalize(Catalog& catalog);
 void add_loss_scale(Catalog& catalog);
+void add_collective(Catalog& catalog);
 void add_classifier(Catalog& catalog);
 void add_norm(Catalog& catalog);
 void add_layer_norm(Catalog& catalog);

@@ -4,17 +4,18 @@
 
 -- { folder, names, what to do }
 local rows = {
-  -- one process and one device a job
+  -- one device a job
   { "flow", "env machine_num current_machine_id current_resource",
-    "there is one machine and nothing to set up; leave it out" },
-  { "flow", "sbp advanced pack unpack repeat acc eager_nccl_all_reduce distributed_partial_fc_sample "
-    .. "hierarchical_parallel_cast",
+    "mpirun starts the processes, here and on other machines, and flow.distributed.join() joins them" },
+  { "flow", "eager_nccl_all_reduce", "flow.distributed.all_reduce does that between processes" },
+  { "flow", "sbp advanced pack unpack repeat acc distributed_partial_fc_sample hierarchical_parallel_cast",
     "a job runs on one device: leave it out, or take parts with flow.split and join them with flow.concat" },
   { "flow", "inter_job_reuse_mem_strategy", "memory is planned for each job; leave it out" },
   { "flow", "current_scope", "flow.scope.current_placement() gives the placement" },
   { "flow.scope", "current_scope", "flow.scope.current_placement() gives the placement" },
   { "flow.config", "collective_boxing grpc_use_no_signal", "it is about several machines; leave it out" },
-  { "flow.config", "ctrl_port machine data_port", "there is one machine and nothing to set up; leave it out" },
+  { "flow.config", "ctrl_port machine data_port",
+    "mpirun knows the machines, and flow.distributed.join() joins the processes; leave it out" },
   { "flow.config", "load_library_now", "ops from shared libraries are not supported" },
   { "flow.config", "default_data_type enable_auto_mixed_precision train use_xla_jit use_tensorrt enable_inplace "
     .. "default_placement_scope concurrency_width cudnn_buf_limit_mbyte all_reduce_group_num all_reduce_lazy_ratio "

@@ -3,5 +3,5 @@
 
 for _, family in ipairs {
   "arrays", "math", "picks", "random", "segments", "nn", "images", "volumes", "resampling", "losses", "ctc", "layers",
-  "recurrent", "ported", "names",
+  "recurrent", "distributed", "ported", "names",
 } do require("moonflow.composed." .. family) end

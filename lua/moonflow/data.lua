@@ -27,9 +27,10 @@ arguments.answer(Dataset, "a data set", {
   batch = "set:batches() goes through its batches", map = "a loop over set:batches() changes what it gets",
 })
 
--- A step function that gives the counter and one view (or gathered copy, when shuffled) of each array.
-local function batch_steps(arrays, count, size, order, begin)
-  local i, first = begin - 1, begin * size
+-- A step function that gives the counter and one view (or gathered copy, when shuffled) of each array: of each `of`
+-- batches that with the number `own`.
+local function batch_steps(arrays, count, size, order, begin, own, of)
+  local i, first = begin - 1, (begin * of + own) * size
   return function()
     if first >= count then return nil end
     local rows = math.min(size, count - first)
@@ -38,7 +39,7 @@ local function batch_steps(arrays, count, size, order, begin)
     for k, a in ipairs(arrays) do
       batch[k] = picked and evaluate("gather", { a, picked }, { axis = 0 }) or a:rows(first, rows)
     end
-    i, first = i + 1, first + rows
+    i, first = i + 1, first + rows + (of - 1) * size
     return i, unpack(batch, 1, #arrays)
   end
 end
@@ -79,9 +80,18 @@ local function check_batch(count, size, drop_last, what)
   end
 end
 
+local function share_of(share)
+  local rank, size = unpack(share)
+  if #share ~= 2 or size < 1 or rank < 0 or rank >= size then
+    fail("invalid_argument", "dataset:batches: share must be { rank, size } with rank from 0 to size - 1, got { "
+      .. table.concat(share, ", ") .. " }")
+  end
+  return rank, size
+end
+
 local batches_signature = arguments.signature("dataset:batches",
   { { "batch_size", "integer?" }, { "shuffle", "any?" }, { "drop_last", "boolean?" }, { "epoch", "integer?" },
-    { "first", "integer", 0 } })
+    { "first", "integer", 0 }, { "share", "list?" } })
 
 --- Goes through the data set once: `for i, images, labels in train:batches() do`, i from 0. `#train:batches()` counts.
 --- Without shuffling the batches are views of the arrays.
@@ -92,6 +102,9 @@ local batches_signature = arguments.signature("dataset:batches",
 --- @param epoch? integer       the order of this epoch, from 0, for a script that goes on where another one stopped;
 ---                             default: the one after the last
 --- @param first? integer       the batch to begin with, and so the first i: for a script that goes on within an epoch
+--- @param share? integer[]     { rank, size }: of each `size` batches that with the number `rank`, from 0, so that
+---                             processes which compute together have as many, and each its own, of one order. What
+---                             does not come to all of them is left out
 --- @return Batches
 function Dataset:batches(...)
   if type(self) ~= "userdata" then arguments.want_colon("dataset:batches") end
@@ -102,6 +115,7 @@ function Dataset:batches(...)
   end
   local drop_last = given.drop_last
   if drop_last == nil then drop_last = self.drop_last end
+  if drop_last == nil and given.share then drop_last = true end
   check_batch(self.count, size, drop_last, "dataset:batches")
   local permutation = self.permutation
   if given.shuffle ~= nil then
@@ -112,18 +126,20 @@ function Dataset:batches(...)
     fail("invalid_argument", ("dataset:batches: the epoch must be at least 0, got %d"):format(given.epoch))
   end
 
-  local count = drop_last and self.count - self.count % size or self.count
-  local total = math.ceil(count / size)
+  local own, of = share_of(given.share or { 0, 1 })
+  local unit = of * size  -- what comes to all
+  local count = (drop_last or of > 1) and self.count - self.count % unit or self.count
+  local total = math.ceil(count / unit)
   if total == 0 and self.count > 0 then
-    session.log(("moonflow: dataset:batches: %d examples do not fill a batch of %d, so drop_last leaves no batch")
-      :format(self.count, size))
+    session.log(("moonflow: dataset:batches: %d examples do not fill %s of %d, so %s leaves no batch")
+      :format(self.count, of == 1 and "a batch" or of .. " batches", size, of == 1 and "drop_last" or "share"))
   end
   if given.first < 0 or given.first > total then
     fail("out_of_range", ("dataset:batches: there are %d batches, it cannot begin with batch %d")
       :format(total, given.first))
   end
   local order = permutation and permutation(self.count, given.epoch)
-  return iterator.new(total - given.first, batch_steps(self.arrays, count, size, order, given.first))
+  return iterator.new(total - given.first, batch_steps(self.arrays, count, size, order, given.first, own, of))
 end
 
 -- Names lead to arrays, so they may hide nothing that a data set has.

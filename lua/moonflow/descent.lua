@@ -246,6 +246,19 @@ local function finish_own_step(t, site)
   return {}
 end
 
+-- Processes that compute together descend by the mean of their gradients, and so keep the same weights.
+local function share_gradients(t, variables, gradients)
+  local _, processes = core.processes()
+  if processes == 1 then return end
+  local own, places = {}, {}
+  for i = 1, #variables do
+    if gradients[i] then own[#own + 1], places[#places + 1] = gradients[i], i end
+  end
+  if #own == 0 then return end
+  local of_all = { t:append("all_reduce", own, { reduction = "mean" }, "System-Train-GradientsOfAll", "") }
+  for i, place in ipairs(places) do gradients[place] = of_all[i] end
+end
+
 --- Appends gradients and updates to the graph of a train job whose body has run.
 --- Gives watched blob -> id of its gradient (false: no gradient).
 --- @param t Trace
@@ -286,6 +299,7 @@ function descent.finish(t, site)
       .. "from; leave out the call for a batch of none"):format(t.job, t.losses[1].name, tostring(t.losses[1].shape)),
       t.optimizer_site or site)
   end
+  share_gradients(t, variables, gradients)
   local scale = 1 / (t.losses[1].shape:count() * (scaling.factor or 1))
   local rates, bias_rates, updates = {}, {}, {}
   for _, part in ipairs(this.parts) do

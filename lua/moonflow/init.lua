@@ -131,6 +131,7 @@ for _, name in ipairs {
 } do flow[name] = initializer[name] end
 
 flow.einsum = require("moonflow.einsum").of_values
+for name, value in pairs(require "moonflow.distributed") do flow.distributed[name] = value end  -- beside its ops
 help.close("flow", flow)
 
 if compiles then jit.on() end

@@ -3,6 +3,7 @@
 -- other shapes (ListNumpy) get one plan per shape, the latest few of which are kept.
 
 local arguments = require "moonflow.arguments"
+local core = require "moonflow.core"
 local errors = require "moonflow.errors"
 local function_config = require "moonflow.function_config"
 local job_inputs = require "moonflow.job_inputs"
@@ -107,6 +108,8 @@ local function define(spec, name, site, body)
     namesakes[name] = number
     if number > 1 then self.draws_as = name .. "#" .. number end
   end
+  local rank = core.processes()
+  if rank > 0 then self.draws_as = "process " .. rank .. "/" .. self.draws_as end
   self.leaves = job_inputs.leaves(self.inputs)
   self.legacy, self.dynamic, self.plain = config.trains, false, #self.leaves == #self.inputs
   for i, leaf in ipairs(self.leaves) do

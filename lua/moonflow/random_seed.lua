@@ -50,7 +50,13 @@ function random_seed.set(number)
     errors.raise("invalid_argument", "flow.set_seed wants a whole number below 2^53, got "
       .. arguments.describe(number))
   end
-  value, array, is_chosen = number, nil, true
+  random_seed.share(number)
+  is_chosen = true
+end
+
+--- Takes over the seed of another one of the processes that compute together.
+function random_seed.share(number)
+  value, array = number, nil
   for _, follow in ipairs(followers) do follow(number) end
 end
 
@@ -59,7 +65,7 @@ function random_seed.adopt(number)
   if is_seed(number) and not is_chosen then value, array = number, nil end
 end
 
---- Calls `follow` with each seed that the script sets.
+--- Calls `follow` with each seed that the script sets, or shares.
 function random_seed.on_set(follow)
   followers[#followers + 1] = follow
 end

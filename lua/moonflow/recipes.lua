@@ -41,6 +41,8 @@ return {
   { training, "A picture that is trained", "style transfer adversarial example deep dream input optimize saliency" },
   { training, "A policy that learns by trying", "reinforcement learning rl ppo policy gradient actor critic reward "
     .. "agent environment" },
+  { training, "Several processes", "distributed data parallel ddp mpi mpirun cluster machines nodes rank allreduce "
+    .. "horovod federated" },
   { training, "All weights as one vector", "evolution strategy genetic flatten parameters line search" },
   { training, "A Gaussian process", "gaussian process kernel regression uncertainty cholesky bayesian" },
   { training, "A gradient inside a job", "gradient penalty wgan second derivative hessian jacobian physics pinn maml" },

@@ -1,0 +1,59 @@
+--- Collectives: what the processes that compute together do with each other's values, in jobs and with arrays. How they
+-- come together is in moonflow.distributed.
+
+local ndarray = require "moonflow.ndarray"
+local ops = require "moonflow.ops"
+local session = require "moonflow.session"
+local trace = require "moonflow.trace"
+
+-- Outside of a job the same is done with arrays at once, when the runs before have ended: all processes are to come to
+-- everything in one order.
+local function with_arrays(op, signature_of)
+  return function()
+    if trace.current() then return nil end
+    return function(...)
+      local given = signature_of():parse(...)
+      local x = ndarray.as_array(given.x, signature_of().where)
+      given.x, given.name = nil, nil
+      session.sync()
+      return (ndarray.evaluate(op, { x }, given, signature_of().where))
+    end
+  end
+end
+
+local function define(word, op, parameters, doc)
+  local path = "distributed." .. word
+  table.insert(parameters, 1, { "x", "operand" })
+  local function signature() return ops.signature(ops.at(path)) end
+  ops.define(path, parameters, doc, function(given)
+    local x, name = given.x, given.name
+    given.x, given.name = nil, nil
+    return ops.apply(op, { x }, given, name)
+  end, with_arrays(op, signature))
+end
+
+define("all_reduce", "all_reduce",
+  { { "reduction", "string", "sum", text = "\"sum\", \"mean\", \"max\" or \"min\"" } },
+  [[A value of all processes, reduced element by element in the order of their ranks, so that all get the same bits: in
+a job a value of it, elsewhere an array. All processes have to call it, as they have to call their jobs, in one order.
+A process alone gets what it gave. It has no gradient; those that a train job descends by are reduced without it.
+  out[i] = sum over ranks of x[i], or their mean, maximum or minimum
+shapes: x of any shape, the same in all processes -> the same
+dtypes: all; a mean wants floating ones
+errors: processes that have come to different calls; one that has not come within the patience of `join`]])
+
+define("broadcast", "broadcast_from",
+  { { "root", "integer", 0, text = "the rank of the process whose value it is" } },
+  [[The value of one process, in all of them: in a job a value of it, elsewhere an array.
+  out = x of the process `root`
+shapes: x of any shape, the same in all processes -> the same
+dtypes: all
+errors: a root that there is not; processes that have come to different calls; one that has not come within the
+  patience of `join`]])
+
+define("all_gather", "all_gather", {},
+  [[The rows of all processes, in the order of their ranks: in a job a value of it, elsewhere an array.
+  out = the x of all processes, joined along axis 0
+shapes: x (n, ...), the same in all processes -> (size * n, ...)
+dtypes: all
+errors: processes that have come to different calls; one that has not come within the patience of `join`]])

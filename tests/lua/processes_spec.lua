@@ -1,0 +1,214 @@
+-- Processes that compute together: really several, started by mpirun on this machine.
+local process = require "process"
+
+local ENV = { OMPI_ALLOW_RUN_AS_ROOT = "1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = "1", OMP_NUM_THREADS = "1",
+              OMP_WAIT_POLICY = "passive" }
+
+-- What every script here begins with. `say` writes one line at a time, so that those of processes do not mix.
+local HEAD = [[
+local flow = require "moonflow"
+local np, tp, distributed = flow.np, flow.typing, flow.distributed
+local function say(...)
+  local words = {}
+  for i = 1, select("#", ...) do words[i] = tostring((select(i, ...))) end
+  io.stdout:write(table.concat(words, " ") .. "\n")
+end
+]]
+
+-- Trains by batches of 12, of which each process has its share; gives the loss of all and the weights at the end.
+local TRAIN = [[
+local rank, size = distributed.join()
+local SHARE = 12 / size
+local train = flow.global_function {
+  name = "train", type = "train",
+  inputs = { x = tp.Numpy.Placeholder({ SHARE, 5 }, { dtype = flow.double }),
+             y = tp.Numpy.Placeholder({ SHARE, 2 }, { dtype = flow.double }) },
+  function_config = { default_data_type = flow.double },
+  returns = tp.Numpy,
+} (function(x, y)
+  local hidden = flow.layers.dense(x, 7, { activation = flow.math.tanh, name = "hidden" })
+  local loss = flow.math.reduce_mean((flow.layers.dense(hidden, 2, { name = "out" }) - y) ^ 2)
+  flow.optimizer.Adam(0.01, { grad_clipping = flow.optimizer.grad_clipping.by_global_norm(0.5) }):minimize(loss)
+  return distributed.all_reduce(loss, "mean")
+end)
+local rng = np.random.default_rng(5)
+local xs, ys = rng:normal(0, 1, { 48, 5 }, "float64"), rng:normal(0, 1, { 48, 2 }, "float64")
+local set = flow.data.Dataset({ xs, ys }, { batch_size = SHARE, shuffle = 3 })
+local last
+for epoch = 1, 25 do
+  for _, x, y in set:batches { share = { rank, size } } do last = train(x, y):item() end
+end
+]]
+
+local folder
+
+-- Runs a script in so many processes, by our launcher or another one. Gives code, out, err, and the lines of out in
+-- alphabetical order.
+local function together(count, script, launcher)
+  local path = folder .. "/script.lua"
+  process.write(path, HEAD .. script)
+  local result = process.shell(("timeout 120 mpirun --oversubscribe --bind-to none -n %d %s %s"):format(count,
+    launcher or process.quote(process.launcher), process.quote(path)), { env = ENV })
+  local lines = {}
+  for line in result.out:gmatch("[^\n]+") do lines[#lines + 1] = line end
+  table.sort(lines)
+  result.lines = lines
+  return result
+end
+
+local function lines_of(count, script)
+  local result = together(count, script)
+  assert.equal(0, result.code, result.err)
+  return result.lines
+end
+
+describe("several processes", function()
+  setup(function() folder = process.folder("distributed") end)
+
+  it("reduce, broadcast and gather arrays of all dtypes and sizes", function()
+    assert.same({ "0 of 3", "1 of 3", "2 of 3" }, lines_of(3, [[
+      local rank, size = distributed.join()
+      assert(rank == distributed.rank() and size == distributed.size() and select(2, distributed.join()) == 3)
+      local function same(wanted, got)
+        assert(#wanted == #got, #got)
+        for i = 1, #wanted do assert(wanted[i] == got[i], ("%s, got %s"):format(wanted[i], got[i])) end
+      end
+      for _, dtype in ipairs { "float32", "float64", "bfloat16", "float16", "int8", "uint8", "int32", "int64" } do
+        for _, count in ipairs { 0, 1, 2, 3, 7, 1000 } do
+          local x = (np.arange(0, count) % 10 + rank):astype(dtype)
+          local sum, most, least = {}, {}, {}
+          for i = 1, count do
+            local v = (i - 1) % 10
+            sum[i], most[i], least[i] = 3 * v + 3, v + 2, v
+          end
+          same(sum, distributed.all_reduce(x):astype("float64"):totable())
+          same(most, distributed.all_reduce(x, "max"):astype("float64"):totable())
+          same(least, distributed.all_reduce(x, "min"):astype("float64"):totable())
+          if dtype:find("float") then
+            same(most, (distributed.all_reduce(x, "mean") + 1):astype("float64"):totable())
+          end
+          same(most, distributed.broadcast(x, { root = 2 }):astype("float64"):totable())
+          local all = distributed.all_gather(x):astype("float64"):totable()
+          assert(#all == 3 * count)
+          if count > 0 then same({ 0, 1, 2 }, { all[1], all[count + 1], all[2 * count + 1] }) end
+        end
+      end
+      distributed.barrier()
+      say(rank, "of", size)
+    ]]))
+  end)
+
+  it("sum in the order of their ranks, so that all have the same bits", function()
+    local lines = lines_of(3, [[
+      local rank = distributed.join()
+      local x = np.random.default_rng(rank):normal(0, 1, { 1001 }):astype("float32")
+      local sum = np.zeros({ 1001 })
+      for r = 0, 2 do sum = sum + np.random.default_rng(r):normal(0, 1, { 1001 }):astype("float32") end
+      local of_all = distributed.all_reduce(x)
+      say(of_all == sum)
+    ]])
+    assert.same({ "true", "true", "true" }, lines)
+  end)
+
+  it("train one net as a process alone does", function()
+    local alone = lines_of(1, "flow.set_seed(4)\n" .. TRAIN
+      .. "say(('%.17g'):format(last), ('%.17g'):format(flow.get_all_variables(false)['hidden-weight']:sum()))")
+    for _, count in ipairs { 2, 3 } do
+      local lines = lines_of(count, "flow.set_seed(4)\n" .. TRAIN
+        .. "say(('%.17g'):format(last), ('%.17g'):format(flow.get_all_variables(false)['hidden-weight']:sum()))")
+      assert.equal(count, #lines)
+      for i = 2, count do assert.equal(lines[1], lines[i]) end
+      local loss, sum = lines[1]:match("(%S+) (%S+)")
+      local wanted_loss, wanted_sum = alone[1]:match("(%S+) (%S+)")
+      assert.near(tonumber(wanted_loss), tonumber(loss), 1e-12)
+      assert.near(tonumber(wanted_sum), tonumber(sum), 1e-12)
+    end
+  end)
+
+  it("begin with one seed, which nobody has chosen, and draw differently in jobs", function()
+    local lines = lines_of(2, [[
+      distributed.join()
+      local job = flow.global_function { name = "job", inputs = { x = tp.Numpy.Placeholder({ 1000 }) },
+        returns = tp.Tuple { tp.Numpy, tp.Numpy } } (function(x)
+        local w = flow.get_variable("w", { shape = { 1000 }, initializer = flow.random_normal_initializer() })
+        return w, x + flow.random.uniform({ shape = { 1000 } })
+      end)
+      local w, drawn = job(np.zeros({ 1000 }))
+      say("begin with", w:sum(), np.random.uniform(0, 1, { 4 }):sum())
+      say("draw", drawn:sum())
+    ]])
+    assert.equal(4, #lines)
+    assert.equal(lines[1], lines[2])
+    assert.truthy(lines[3]:find("^draw") and lines[3] ~= lines[4], lines[4])
+  end)
+
+  it("are joined before jobs are defined, and before they do anything together", function()
+    local lines = lines_of(2, [[
+      flow.global_function { name = "early", inputs = { x = tp.Numpy.Placeholder({ 2 }) } } (function(x) return x end)
+      say(select(2, pcall(distributed.all_reduce, np.ones({ 2 }))))
+      for i = 1, 2 do say(i, select(2, pcall(distributed.join))) end
+    ]])
+    assert.equal(6, #lines)
+    for i, line in ipairs(lines) do
+      local wanted = i <= 2 and "it has not joined them: flow.distributed.join() comes first"
+        or "the job 'early' was defined before the processes have joined"
+      assert.truthy(line:find(wanted, 1, true), line)
+    end
+  end)
+
+  it("deliver the results of calls that are under way, on stock luajit too", function()
+    local script = [[
+      local rank, size = distributed.join()
+      local job = flow.global_function {
+        name = "sum", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Callback[tp.Numpy],
+      } (function(x) return distributed.all_gather(distributed.all_reduce(x * x)) end)
+      local sums = {}
+      for i = 1, 20 do job(np.full({ 2 }, i + rank))(function(y) sums[#sums + 1] = y:sum() end) end
+      flow.sync()
+      for i = 1, 20 do assert(sums[i] == 4 * (i ^ 2 + (i + 1) ^ 2), i) end
+      say(#sums)
+    ]]
+    assert.same({ "20", "20" }, lines_of(2, script))
+    local lua = process.build .. "/lua/?"
+    local paths = ("LUA_PATH='%s.lua;%s/init.lua' LUA_CPATH='%s.so'"):format(lua, lua, lua)
+    local result = together(2, script, "env " .. paths .. " luajit")
+    assert.same({ "20", "20" }, result.lines, result.err)
+  end)
+
+  it("say so where they have come to different calls", function()
+    local result = together(2, [[
+      local rank = distributed.join()
+      local fine, problem = pcall(distributed.all_reduce, np.zeros({ 3 + rank }))
+      say(fine, problem)
+      os.exit(3)
+    ]])
+    assert.is_true(result.code ~= 0)
+    assert.truthy(result.out:find("process 1 has come to all_reduce of float32 (4), reduction 'sum', and process 0, "
+      .. "this one, to all_reduce of float32 (3), reduction 'sum'; all of them have to make the same calls", 1, true),
+      result.out)
+  end)
+
+  it("end with the one that fails, whatever the others wait for", function()
+    local result = together(3, [[
+      local rank = distributed.join()
+      if rank == 1 then error("the data of process 1 is bad") end
+      distributed.barrier()
+    ]])
+    assert.is_true(result.code ~= 0 and result.code ~= 124, "code " .. result.code)
+    assert.truthy(result.err:find("the data of process 1 is bad", 1, true), result.err)
+  end)
+
+  it("wait for one that does not come no longer than their patience", function()
+    local result = together(2, [[
+      local rank = distributed.join { patience = 1 }
+      if rank == 1 then
+        local from = flow.clock()
+        while flow.clock() < from + 60 do end
+      end
+      distributed.barrier()
+    ]])
+    assert.is_true(result.code ~= 0 and result.code ~= 124, "code " .. result.code)
+    assert.truthy(result.err:find("waited 1 s for the other processes, of which one has not come here", 1, true),
+      result.err)
+  end)
+end)
