@@ -18,10 +18,7 @@ namespace {
 
 class Meeting {
  public:
-  using Part = Processes::Part;
-
-  explicit Meeting(const std::string& what)
-      : processes_(processes_to_meet()), to_(size()), from_(size()), tickets_(size()) {
+  explicit Meeting(const std::string& what) : processes_(processes_to_meet()), tickets_(size()) {
     Ticket& own = tickets_[rank()];
     own.digest = std::hash<std::string>{}(what);
     std::memcpy(own.what, what.data(), std::min(what.size(), sizeof own.what - 1));
@@ -35,7 +32,11 @@ class Meeting {
   void hold(const Work& work) {
     const std::lock_guard turn(processes_.turn);
     Ticket& own = tickets_[rank()];
-    exchange([&](int) { return Part{&own, sizeof own}; }, [&](int r) { return Part{&tickets_[r], sizeof own}; });
+    for (int r = 0; r < size(); ++r) {
+      send(r, &own, sizeof own);
+      receive(r, &tickets_[r], sizeof own);
+    }
+    exchange();
     for (int r = 0; r < size(); ++r)
       require(tickets_[r].digest == own.digest, ErrorCode::WrongState, "process ", r, " has come to ", tickets_[r].what,
               ", and process ", rank(), ", this one, to ", own.what,
@@ -43,11 +44,17 @@ class Meeting {
     work();
   }
 
-  // to(r) goes to process r, from(r) comes from it.
-  template <class To, class From>
-  void exchange(const To& to, const From& from) {
-    for (int r = 0; r < size(); ++r) to_[r] = to(r), from_[r] = from(r);
-    processes_.exchange(to_.data(), from_.data());
+  // What the next exchange sends to process r, and receives from it; nothing is where that is this one.
+  void send(int r, const void* data, int64_t bytes) {
+    if (r != rank()) sent_.push_back({r, const_cast<void*>(data), bytes});
+  }
+  void receive(int r, void* data, int64_t bytes) {
+    if (r != rank()) received_.push_back({r, data, bytes});
+  }
+  void exchange() {
+    processes_.exchange(sent_, received_);
+    sent_.clear();
+    received_.clear();
   }
 
  private:
@@ -57,7 +64,7 @@ class Meeting {
   };
 
   Processes& processes_;
-  std::vector<Part> to_, from_;
+  std::vector<Processes::Part> sent_, received_;
   std::vector<Ticket> tickets_;
 };
 
@@ -116,7 +123,8 @@ void reduce_parts(const std::vector<const T*>& parts, int64_t count, Reduction r
   });
 }
 
-// The values of one dtype, reduced as one. Process r reduces the r-th share of them, and gives it to all.
+// The values of one dtype, reduced as one. Process r reduces the r-th share of their elements, and gives it to all.
+// Nothing is put together for that: a share is pieces of some of the values.
 class Together {
  public:
   Together(DType dtype, Reduction reduction, const Meeting& meeting)
@@ -128,51 +136,62 @@ class Together {
   }
 
   DType dtype() const { return dtype_; }
-  int64_t scratch_bytes() const { return size_ == 1 ? 0 : packed_bytes() + received_bytes(); }
+  int64_t scratch_bytes() const { return size_ * room(); }
 
   void operator()(Meeting& meeting, const LaunchCall& launch) const {
-    const auto each = [&](auto&& f) {
-      for (const Member& m : members_) f(m.index, m.first * width(), m.count * width());
-    };
-    if (size_ == 1) {
-      each([&](int i, int64_t, int64_t bytes) {
-        if (bytes > 0 && launch.outputs[i] != launch.inputs[i]) std::memcpy(launch.outputs[i], launch.inputs[i], bytes);
-      });
-      return;
+    char* const scratch = static_cast<char*>(launch.scratch);  // the own share of each process
+    for (int r = 0; r < size_; ++r) {
+      each_piece(r, [&](const Piece& piece) { meeting.send(r, in(launch, piece), piece.count * width()); });
+      each_piece(rank_, [&](const Piece& piece) { meeting.receive(r, in(scratch, r, piece), piece.count * width()); });
     }
-    char* const packed = static_cast<char*>(launch.scratch);
-    char* const received = packed + packed_bytes();
-    each([&](int i, int64_t at, int64_t bytes) {
-      if (bytes > 0) std::memcpy(packed + at, launch.inputs[i], bytes);
-    });
-    const auto share = [&](int r) { return Processes::Part{packed + first(r) * width(), share_bytes(r)}; };
-    const auto place = [&](int r) { return Processes::Part{received + r * share_room(), share_bytes(rank_)}; };
-    meeting.exchange(share, place);
+    meeting.exchange();
     visit_stored(dtype_, [&](auto zero) {
       using T = decltype(zero);
       std::vector<const T*> parts(size_);
-      for (int r = 0; r < size_; ++r) parts[r] = static_cast<const T*>((r == rank_ ? share(r) : place(r)).data);
-      reduce_parts<T>(parts, first(rank_ + 1) - first(rank_), reduction_, static_cast<T*>(share(rank_).data));
+      each_piece(rank_, [&](const Piece& piece) {
+        for (int r = 0; r < size_; ++r)
+          parts[r] = reinterpret_cast<const T*>(r == rank_ ? in(launch, piece) : in(scratch, r, piece));
+        reduce_parts<T>(parts, piece.count, reduction_, reinterpret_cast<T*>(out(launch, piece)));
+      });
     });
-    meeting.exchange([&](int) { return share(rank_); }, share);
-    each([&](int i, int64_t at, int64_t bytes) {
-      if (bytes > 0) std::memcpy(launch.outputs[i], packed + at, bytes);
-    });
+    for (int r = 0; r < size_; ++r) {
+      each_piece(rank_, [&](const Piece& piece) { meeting.send(r, out(launch, piece), piece.count * width()); });
+      each_piece(r, [&](const Piece& piece) { meeting.receive(r, out(launch, piece), piece.count * width()); });
+    }
+    meeting.exchange();
   }
 
  private:
   struct Member {
     int index;
-    int64_t first, count;
+    int64_t first, count;  // of all elements
+  };
+  struct Piece {
+    int index;
+    int64_t at, in_share, count;  // where it begins in its value, and in the share
   };
 
   int64_t width() const { return size_of(dtype_); }
-  int64_t first(int r) const { return count_ * r / size_; }
-  int64_t share_bytes(int r) const { return (first(r + 1) - first(r)) * width(); }
-  static int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-  int64_t packed_bytes() const { return aligned(count_ * width()); }
-  int64_t share_room() const { return aligned((count_ / size_ + 1) * width()); }
-  int64_t received_bytes() const { return size_ * share_room(); }
+  int64_t first(int r) const { return count_ / size_ * r + std::min<int64_t>(r, count_ % size_); }
+  int64_t room() const {  // of one share
+    return size_ == 1 ? 0 : ((count_ / size_ + 1) * width() + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  const char* in(const LaunchCall& launch, const Piece& piece) const {
+    return static_cast<const char*>(launch.inputs[piece.index]) + piece.at * width();
+  }
+  char* in(char* scratch, int r, const Piece& piece) const { return scratch + r * room() + piece.in_share * width(); }
+  char* out(const LaunchCall& launch, const Piece& piece) const {
+    return static_cast<char*>(launch.outputs[piece.index]) + piece.at * width();
+  }
+
+  template <class Work>
+  void each_piece(int share, const Work& work) const {
+    const int64_t begin = first(share), end = first(share + 1);
+    for (const Member& member : members_) {
+      const int64_t from = std::max(begin, member.first), to = std::min(end, member.first + member.count);
+      if (from < to) work(Piece{member.index, from - member.first, from - begin, to - from});
+    }
+  }
 
   DType dtype_;
   Reduction reduction_;
@@ -248,13 +267,13 @@ OpDef broadcast() {
     return std::vector<TensorType>{call.type(0)};
   };
   op.narrow.in_kernels = true;
-  op.cpu = meeting_kernel("broadcast_from", [](const Meeting& meeting, KernelCall& call) {
+  op.cpu = meeting_kernel("broadcast_from", [](const Meeting&, KernelCall& call) {
     const int root = static_cast<int>(call.attrs.integer("root"));
-    return [root, rank = meeting.rank(), bytes = call.inputs[0].bytes()](Meeting& held, const LaunchCall& launch) {
-      const Processes::Part none{nullptr, 0}, own{launch.inputs[0], bytes}, filled{launch.outputs[0], bytes};
-      held.exchange([&](int) { return rank == root ? own : none; },
-                    [&](int r) { return r == root && r != rank ? filled : none; });
-      if (rank == root) copy_bytes(launch.outputs[0], launch.inputs[0], bytes);
+    return [root, bytes = call.inputs[0].bytes()](Meeting& held, const LaunchCall& launch) {
+      for (int r = 0; held.rank() == root && r < held.size(); ++r) held.send(r, launch.inputs[0], bytes);
+      held.receive(root, launch.outputs[0], bytes);
+      held.exchange();
+      if (held.rank() == root) copy_bytes(launch.outputs[0], launch.inputs[0], bytes);
     };
   });
   op.examples = {{{f32({2, 3})}}, {{i32({4})}}};
@@ -279,17 +298,15 @@ OpDef all_gather() {
     return std::vector<TensorType>{{type.dtype, shape}};
   };
   op.narrow.in_kernels = true;
-  op.cpu = meeting_kernel("all_gather", [](const Meeting& meeting, KernelCall& call) {
-    return [rank = meeting.rank(), bytes = call.inputs[0].bytes()](Meeting& held, const LaunchCall& launch) {
+  op.cpu = meeting_kernel("all_gather", [](const Meeting&, KernelCall& call) {
+    return [bytes = call.inputs[0].bytes()](Meeting& held, const LaunchCall& launch) {
       char* const out = static_cast<char*>(launch.outputs[0]);
-      held.exchange(
-          [&](int) {
-            return Processes::Part{launch.inputs[0], bytes};
-          },
-          [&](int r) {
-            return Processes::Part{out + r * bytes, bytes};
-          });
-      copy_bytes(out + rank * bytes, launch.inputs[0], bytes);
+      for (int r = 0; r < held.size(); ++r) {
+        held.send(r, launch.inputs[0], bytes);
+        held.receive(r, out + r * bytes, bytes);
+      }
+      held.exchange();
+      copy_bytes(out + held.rank() * bytes, launch.inputs[0], bytes);
     };
   });
   op.examples = {{{f32({2, 3})}}, {{i32({4})}}};

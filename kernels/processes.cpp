@@ -13,7 +13,7 @@ class Alone : public Processes {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  void exchange(const Part*, const Part*) override {}
+  void exchange(const std::vector<Part>&, const std::vector<Part>&) override {}
 };
 
 // What launchers tell those that they start: Open MPI, MPICH and its kin, Slurm.

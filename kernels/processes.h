@@ -4,13 +4,15 @@
 
 #include <cstdint>
 #include <mutex>
+#include <vector>
 
 namespace moonflow {
 
 class Processes {
  public:
-  // Memory that is sent, or filled by what comes.
+  // Memory that goes to another process, or is filled by what comes from it.
   struct Part {
+    int process;
     void* data;
     int64_t bytes;
   };
@@ -18,9 +20,9 @@ class Processes {
   virtual ~Processes() = default;
   virtual int rank() const = 0;  // of this one, from 0
   virtual int size() const = 0;
-  // Sends to[r] to each other process r, and waits for from[r] of each: both have a part for every process, of which
-  // the own one is left out, and may be of no bytes. All have to call it, with parts of the same sizes. One at a time.
-  virtual void exchange(const Part* to, const Part* from) = 0;
+  // Sends these parts, and waits for those: what goes from one process to another arrives in the order in which it is
+  // sent. All have to call it, with parts that fit each other. One at a time.
+  virtual void exchange(const std::vector<Part>& sent, const std::vector<Part>& received) = 0;
 
   std::mutex turn;  // of whoever exchanges something
 };

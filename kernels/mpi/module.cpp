@@ -49,20 +49,18 @@ class World : public Processes {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  void exchange(const Part* to, const Part* from) override {
+  void exchange(const std::vector<Part>& sent, const std::vector<Part>& received) override {
     require(!is_broken_, ErrorCode::WrongState, "the processes have lost each other before; start all of them again");
     is_broken_ = true;  // unless this comes to its end
     requests_.clear();
-    for (int other = 0; other < size_; ++other) {
-      if (other == rank_) continue;
-      in_pieces(from[other], [&](char* data, int bytes) {
-        check(MPI_Irecv(data, bytes, MPI_BYTE, other, kTag, world_, &requests_.emplace_back()), "MPI_Irecv");
+    for (const Part& part : received) {
+      in_pieces(part, [&](char* data, int bytes) {
+        check(MPI_Irecv(data, bytes, MPI_BYTE, part.process, kTag, world_, &requests_.emplace_back()), "MPI_Irecv");
       });
     }
-    for (int other = 0; other < size_; ++other) {
-      if (other == rank_) continue;
-      in_pieces(to[other], [&](char* data, int bytes) {
-        check(MPI_Isend(data, bytes, MPI_BYTE, other, kTag, world_, &requests_.emplace_back()), "MPI_Isend");
+    for (const Part& part : sent) {
+      in_pieces(part, [&](char* data, int bytes) {
+        check(MPI_Isend(data, bytes, MPI_BYTE, part.process, kTag, world_, &requests_.emplace_back()), "MPI_Isend");
       });
     }
     wait();
