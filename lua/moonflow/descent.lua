@@ -247,16 +247,18 @@ local function finish_own_step(t, site)
 end
 
 -- Processes that compute together descend by the mean of their gradients, and so keep the same weights.
-local function share_gradients(t, variables, gradients)
+local function share_gradients(t, updates)
   local _, processes = core.processes()
   if processes == 1 then return end
-  local own, places = {}, {}
-  for i = 1, #variables do
-    if gradients[i] then own[#own + 1], places[#places + 1] = gradients[i], i end
+  local whole, own = {}, {}
+  for _, u in ipairs(updates) do
+    if not picked_rows.share(u, processes) then
+      whole[#whole + 1], own[#own + 1] = u, u.gradient
+    end
   end
-  if #own == 0 then return end
+  if #whole == 0 then return end
   local of_all = { t:append("all_reduce", own, { reduction = "mean" }, "System-Train-GradientsOfAll", "") }
-  for i, place in ipairs(places) do gradients[place] = of_all[i] end
+  for i, u in ipairs(whole) do u.gradient = of_all[i] end
 end
 
 --- Appends gradients and updates to the graph of a train job whose body has run.
@@ -299,7 +301,6 @@ function descent.finish(t, site)
       .. "from; leave out the call for a batch of none"):format(t.job, t.losses[1].name, tostring(t.losses[1].shape)),
       t.optimizer_site or site)
   end
-  share_gradients(t, variables, gradients)
   local scale = 1 / (t.losses[1].shape:count() * (scaling.factor or 1))
   local rates, bias_rates, updates = {}, {}, {}
   for _, part in ipairs(this.parts) do
@@ -320,6 +321,7 @@ function descent.finish(t, site)
   local shows_gradient = false  -- which is then what the job is for
   for i = #variables + 1, #wanted do shows_gradient = shows_gradient or gradients[i] end
   if #updates == 0 and not shows_gradient then refuse_idle(t, variables, t.optimizer_site or site) end
+  share_gradients(t, updates)
   scaling:watch_over(updates)
   for i, part in ipairs(this.parts) do
     local own = {}

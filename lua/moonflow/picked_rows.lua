@@ -40,6 +40,29 @@ function picked_rows.joined(u, dy, indices)
            indices = u:append("concat", indices, { axis = 0 }, "all_picks") }
 end
 
+--- Makes the gradient that of several processes, their mean, by exchanging the rows that each has picked. False where
+--- those are as much as the table is, or are not all of its gradient.
+function picked_rows.share(u, processes)
+  local dy, indices = picked_rows.of(u)
+  if not dy then return false end
+  local picks = 0
+  for _, id in ipairs(indices) do
+    local _, shape = u.t.graph:type(id)
+    if #shape == 0 then return false end
+    picks = picks + shape:count()
+  end
+  if picks * processes >= u.shape[1] then return false end
+  local share, sum = u.t:constant(core.array(1 / processes, u.dtype), nil, u.name .. "-share", ""), nil
+  for i, id in ipairs(indices) do
+    local rows = u:append("all_gather", { u:append("multiply", { dy[i], share }, nil, "picked_share") }, nil, "of_all")
+    local gradient = u:append("gather_grad", { rows, u:append("all_gather", { id }, nil, "picks_of_all") },
+      { shape = u.shape }, "gradient_of_all")
+    sum = sum and u:append("add", { sum, gradient }, nil, "gradients_of_all") or gradient
+  end
+  u.gradient = sum
+  return true
+end
+
 --- A table from which several gathers pick has a gradient for each of them, and their sum: all of its size. Where they
 -- pick fewer rows than it has, they become one, which an update may then take in row by row.
 function picked_rows.join_gathers(u)

@@ -125,6 +125,51 @@ describe("several processes", function()
     end
   end)
 
+  it("exchange the rows that are picked from a table", function()
+    local script = [[
+      flow.set_seed(2)
+      local rank, size = distributed.join()
+      local SHARE = 6 / size
+      local weights = {}
+      for _, name in ipairs { "SGD", "LazyAdam", "Adagrad", "Adam" } do
+        local train = flow.global_function {
+          name = name, type = "train", function_config = { default_data_type = flow.double },
+          inputs = { left = tp.Numpy.Placeholder({ SHARE, 2 }, { dtype = flow.int32 }),
+                     right = tp.Numpy.Placeholder({ SHARE }, { dtype = flow.int64 }) },
+          returns = tp.Numpy,
+        } (function(left, right)
+          local weight = flow.get_variable(name, { shape = { 200, 3 }, initializer = flow.random_normal_initializer() })
+          local a, b = flow.gather(weight, left), flow.gather(weight, right)
+          local loss = flow.math.reduce_mean(flow.math.square(flow.math.reduce_sum(a, { axis = 1 }) * b - 1))
+          flow.optimizer[name](0.1, { grad_clipping = flow.optimizer.grad_clipping.by_global_norm(0.8) }):minimize(loss)
+          return loss
+        end)
+        local rng = np.random.default_rng(5)
+        local left = rng:randint(0, 200, { 6, 2 }):astype("int32")
+        local right = rng:randint(0, 200, { 6 })
+        left:set(3, right[4])  -- both gathers pick it, in two processes
+        for step = 1, 10 do
+          train(left:rows(rank * SHARE, SHARE), right:rows(rank * SHARE, SHARE))
+        end
+        local values = flow.get_all_variables(false)[name]:ravel()
+        weights[#weights + 1] = ("%s %.12f"):format(name, (values * np.arange(0, 600)):sum())
+        if size > 1 then
+          local steps = train:summary { plan = true }
+          assert(steps:find("all_gather", 1, true) and not steps:find("all_reduce", 1, true), steps)
+        end
+      end
+      say(table.concat(weights, " "))
+    ]]
+    local alone = lines_of(1, script)
+    for _, count in ipairs { 2, 3 } do
+      for _, line in ipairs(lines_of(count, script)) do
+        for name, sum in line:gmatch("(%a+) (%S+)") do
+          assert.near(tonumber(alone[1]:match("%f[%a]" .. name .. " (%S+)")), tonumber(sum), 1e-8, name)
+        end
+      end
+    end
+  end)
+
   it("begin with one seed, which nobody has chosen, and draw differently in jobs", function()
     local lines = lines_of(2, [[
       distributed.join()
