@@ -8,6 +8,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/processes.h"
 #include "kernels/types.h"
 
@@ -93,33 +94,36 @@ Reduction reduction_of(const std::string& name) {
   fail(ErrorCode::InvalidArgument, "reduction is \"", name, "\", it can be \"sum\", \"mean\", \"max\" or \"min\"");
 }
 
-template <class T>
-void reduce_into(T& so_far, T x, Reduction reduction) {
-  if (reduction <= Reduction::Mean) {
-    so_far += x;
-  } else if (reduction == Reduction::Max ? x > so_far || x != x : x < so_far || x != x) {
-    so_far = x;
-  }
+// Calls f with what makes one value of two: of a mean the sum. A NaN stays.
+template <class F>
+void visit_combination(Reduction reduction, const F& f) {
+  if (reduction == Reduction::Max) return f([](auto x, auto y) { return y > x || y != y ? y : x; });
+  if (reduction == Reduction::Min) return f([](auto x, auto y) { return y < x || y != y ? y : x; });
+  return f([](auto x, auto y) { return static_cast<decltype(x)>(x + y); });
 }
 
-// out = the reduction of count elements of each part; `out` may be one of them.
-template <class T>
-void reduce_parts(const std::vector<const T*>& parts, int64_t count, Reduction reduction, T* out) {
+constexpr int64_t kBlock = 512;  // elements that stay in the first cache
+
+// out = the reduction of `count` elements of each part; `out` may be one of them.
+template <class T, class Combine>
+void reduce_parts(const std::vector<const T*>& parts, int64_t count, bool is_mean, const Combine& combine, T* out) {
   using Wide = std::conditional_t<kNarrow<T>, float, T>;
-  constexpr int64_t kBlock = 512;
   cpu::parallel_for(count, cpu::kWideGrain, [&](int64_t first, int64_t last) {
-    Wide block[kBlock];
-    for (int64_t begin = first; begin < last; begin += kBlock) {
-      const int64_t n = std::min(kBlock, last - begin);
-      for (int64_t i = 0; i < n; ++i) block[i] = static_cast<Wide>(parts[0][begin + i]);
-      for (size_t part = 1; part < parts.size(); ++part) {
-        const T* const x = parts[part] + begin;
-        for (int64_t i = 0; i < n; ++i) reduce_into(block[i], static_cast<Wide>(x[i]), reduction);
+    cpu::widest([first, last, is_mean, combine, out, &parts] {
+      Wide block[kBlock];
+      for (int64_t begin = first; begin < last; begin += kBlock) {
+        const int64_t n = std::min(kBlock, last - begin);
+        const T* x = parts[0] + begin;
+        for (int64_t i = 0; i < n; ++i) block[i] = static_cast<Wide>(x[i]);
+        for (size_t part = 1; part < parts.size(); ++part) {
+          x = parts[part] + begin;
+          for (int64_t i = 0; i < n; ++i) block[i] = combine(block[i], static_cast<Wide>(x[i]));
+        }
+        if (is_mean)
+          for (int64_t i = 0; i < n; ++i) block[i] /= static_cast<Wide>(parts.size());
+        for (int64_t i = 0; i < n; ++i) out[begin + i] = static_cast<T>(block[i]);
       }
-      if (reduction == Reduction::Mean)
-        for (int64_t i = 0; i < n; ++i) block[i] /= static_cast<Wide>(parts.size());
-      for (int64_t i = 0; i < n; ++i) out[begin + i] = static_cast<T>(block[i]);
-    }
+    });
   });
 }
 
@@ -151,7 +155,10 @@ class Together {
       each_piece(rank_, [&](const Piece& piece) {
         for (int r = 0; r < size_; ++r)
           parts[r] = reinterpret_cast<const T*>(r == rank_ ? in(launch, piece) : in(scratch, r, piece));
-        reduce_parts<T>(parts, piece.count, reduction_, reinterpret_cast<T*>(out(launch, piece)));
+        visit_combination(reduction_, [&](auto combine) {
+          reduce_parts<T>(parts, piece.count, reduction_ == Reduction::Mean, combine,
+                          reinterpret_cast<T*>(out(launch, piece)));
+        });
       });
     });
     for (int r = 0; r < size_; ++r) {
