@@ -1,7 +1,6 @@
-// What processes that compute together do with each other's values. Each op is a meeting: all processes come to it, in
-// the same order and with the same types, which they tell each other first, so that those which went different ways say
-// so in place of waiting for each other. Sums are those of the ranks in their order, so that all processes have the
-// same bits, whatever carries them.
+// What processes that compute together do with each other's values. Each op is a meeting, to which all of them come in
+// one order, with the same types. Sums are those of the ranks in their order, so that all processes have the same bits,
+// whatever carries them.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -14,60 +13,6 @@
 
 namespace moonflow {
 namespace {
-
-// ---- meetings ------------------------------------------------------------------------------------------------
-
-class Meeting {
- public:
-  explicit Meeting(const std::string& what) : processes_(processes_to_meet()), tickets_(size()) {
-    Ticket& own = tickets_[rank()];
-    own.digest = std::hash<std::string>{}(what);
-    std::memcpy(own.what, what.data(), std::min(what.size(), sizeof own.what - 1));
-  }
-
-  int rank() const { return processes_.rank(); }
-  int size() const { return processes_.size(); }
-
-  // `work` may exchange what it likes with the others.
-  template <class Work>
-  void hold(const Work& work) {
-    const std::lock_guard turn(processes_.turn);
-    Ticket& own = tickets_[rank()];
-    for (int r = 0; r < size(); ++r) {
-      send(r, &own, sizeof own);
-      receive(r, &tickets_[r], sizeof own);
-    }
-    exchange();
-    for (int r = 0; r < size(); ++r)
-      require(tickets_[r].digest == own.digest, ErrorCode::WrongState, "process ", r, " has come to ", tickets_[r].what,
-              ", and process ", rank(), ", this one, to ", own.what,
-              "; all of them have to make the same calls of the same jobs, in one order");
-    work();
-  }
-
-  // What the next exchange sends to process r, and receives from it; nothing is where that is this one.
-  void send(int r, const void* data, int64_t bytes) {
-    if (r != rank()) sent_.push_back({r, const_cast<void*>(data), bytes});
-  }
-  void receive(int r, void* data, int64_t bytes) {
-    if (r != rank()) received_.push_back({r, data, bytes});
-  }
-  void exchange() {
-    processes_.exchange(sent_, received_);
-    sent_.clear();
-    received_.clear();
-  }
-
- private:
-  struct Ticket {
-    uint64_t digest = 0;
-    char what[120] = {};
-  };
-
-  Processes& processes_;
-  std::vector<Processes::Part> sent_, received_;
-  std::vector<Ticket> tickets_;
-};
 
 // The kernel that holds a meeting in each launch: held(meeting, call) gives what it does there.
 template <class Held>

@@ -1,7 +1,10 @@
 #include "kernels/processes.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 
 #include "engine/error.h"
 #include "kernels/mpi/module.h"
@@ -25,19 +28,29 @@ bool has_launcher() {
 
 std::atomic<Processes*> joined{nullptr};
 
+// Who has come to the end while others still wait for it lets them know. One that has failed need not: the launcher
+// ends the others then.
+void take_leave(int status, void*) {
+  if (status != 0) return;
+  try {
+    Meeting("the end of its program").hold_if_free();
+  } catch (...) {  // the others say so
+  }
+}
+
+Processes& to_meet() {
+  require(
+      joined || !has_launcher(), ErrorCode::WrongState,
+      "other processes were started with this one, and it has not joined them: flow.distributed.join() comes first");
+  return processes();
+}
+
 }  // namespace
 
 Processes& processes() {
   static Alone alone;
   Processes* const others = joined;
   return others ? *others : alone;
-}
-
-Processes& processes_to_meet() {
-  require(
-      joined || !has_launcher(), ErrorCode::WrongState,
-      "other processes were started with this one, and it has not joined them: flow.distributed.join() comes first");
-  return processes();
 }
 
 Processes& join_processes(double patience_seconds) {
@@ -48,7 +61,40 @@ Processes& join_processes(double patience_seconds) {
       open_module({"MPI module", "libmoonflow_mpi.so", "MOONFLOW_MPI_MODULE", "moonflow_mpi_module",
                    mpi::kModuleVersion, "build where there is an MPI, such as Debian's libopenmpi-dev"}));
   joined = &module.join(patience_seconds);
+  ::on_exit(take_leave, nullptr);  // before the module leaves
   return processes();
+}
+
+// ---- meetings ------------------------------------------------------------------------------------------------
+
+Meeting::Meeting(const std::string& what) : processes_(to_meet()), tickets_(size()) {
+  Ticket& own = tickets_[rank()];
+  own.digest = std::hash<std::string>{}(what);
+  std::memcpy(own.what, what.data(), std::min(what.size(), sizeof own.what - 1));
+}
+
+void Meeting::hold_if_free() {
+  const std::unique_lock turn(processes_.turn, std::try_to_lock);
+  if (turn) compare();
+}
+
+void Meeting::exchange() {
+  processes_.exchange(sent_, received_);
+  sent_.clear();
+  received_.clear();
+}
+
+void Meeting::compare() {
+  Ticket& own = tickets_[rank()];
+  for (int r = 0; r < size(); ++r) {
+    send(r, &own, sizeof own);
+    receive(r, &tickets_[r], sizeof own);
+  }
+  exchange();
+  for (int r = 0; r < size(); ++r)
+    require(tickets_[r].digest == own.digest, ErrorCode::WrongState, "process ", r, " has come to ", tickets_[r].what,
+            ", and process ", rank(), ", this one, to ", own.what,
+            "; all of them have to make the same calls of the same jobs, in one order");
 }
 
 }  // namespace moonflow

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace moonflow {
@@ -29,11 +30,51 @@ class Processes {
 
 // Those that this one has joined: none, so it is alone, rank 0 of 1.
 Processes& processes();
-// The same, for who is about to meet them: throws WrongState where a launcher has started some that were never joined.
-Processes& processes_to_meet();
 
 // Joins the processes that were started with this one, once, if it was started by a launcher; gives all of them. An
 // exchange waits so long for the others, until it throws. Throws Unsupported where they cannot be joined.
 Processes& join_processes(double patience_seconds);
+
+// What all processes come to at once, such as an op of a job. They tell each other first what that is, so that those
+// which went different ways say so in place of waiting for each other.
+class Meeting {
+ public:
+  // Throws WrongState where a launcher has started processes that were never joined.
+  explicit Meeting(const std::string& what);
+
+  int rank() const { return processes_.rank(); }
+  int size() const { return processes_.size(); }
+
+  // `work` may exchange what it likes with the others. Throws WrongState where they have come to something else.
+  template <class Work>
+  void hold(const Work& work) {
+    const std::lock_guard turn(processes_.turn);
+    compare();
+    work();
+  }
+  // Without work, and not where this process is in another one.
+  void hold_if_free();
+
+  // What the next exchange sends to process r, and receives from it; nothing is where that is this one.
+  void send(int r, const void* data, int64_t bytes) {
+    if (r != rank()) sent_.push_back({r, const_cast<void*>(data), bytes});
+  }
+  void receive(int r, void* data, int64_t bytes) {
+    if (r != rank()) received_.push_back({r, data, bytes});
+  }
+  void exchange();
+
+ private:
+  struct Ticket {
+    uint64_t digest = 0;
+    char what[120] = {};
+  };
+
+  void compare();
+
+  Processes& processes_;
+  std::vector<Processes::Part> sent_, received_;
+  std::vector<Ticket> tickets_;
+};
 
 }  // namespace moonflow

@@ -233,6 +233,24 @@ describe("several processes", function()
       result.out)
   end)
 
+  it("say so where one has come to its end before the others", function()
+    local result = together(3, [[
+      local rank = distributed.join()
+      if rank ~= 1 then distributed.barrier() end
+    ]])
+    assert.is_true(result.code ~= 0 and result.code ~= 124, "code " .. result.code)
+    assert.truthy(result.err:find("process 1 has come to the end of its program, and process ", 1, true), result.err)
+  end)
+
+  it("end with one that is killed", function()
+    local result = together(2, [[
+      local rank = distributed.join()
+      if rank == 1 then os.execute("kill -KILL $PPID") end
+      distributed.barrier()
+    ]])
+    assert.is_true(result.code ~= 0 and result.code ~= 124, "code " .. result.code)
+  end)
+
   it("end with the one that fails, whatever the others wait for", function()
     local result = together(3, [[
       local rank = distributed.join()
