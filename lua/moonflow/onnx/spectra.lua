@@ -1,46 +1,21 @@
 --- ONNX operators of spectra, DFT and STFT: a table from an operator's name to the function that applies it to a node.
--- A transform is a product with a matrix of sines and cosines, which is made when the job is traced. Complex numbers
--- are pairs along a last axis, which has size 1 where all are real.
+-- Complex numbers are pairs along a last axis, which has size 1 where all are real.
 
-local onnx_layers = require "moonflow.onnx.layers"
+local fourier = require "moonflow.formulas.fourier"
+local frames = require "moonflow.formulas.frames"
+local count_of = require("moonflow.onnx.node").count_of
 
 local operators = {}
 
--- The weight that part `from` of the element at `place` has in part `to` of the frequency `k`, of which there are
--- `size`, parts being 0 for real and 1 for imaginary: that of exp(-2 pi i k place / size), or of its inverse.
-local function weights(size, is_inverse)
-  local cosines, sines, sign = {}, {}, is_inverse and 1 or -1
-  for i = 0, size - 1 do
-    local angle = 2 * math.pi * i / size
-    cosines[i], sines[i] = math.cos(angle), sign * math.sin(angle)
-  end
-  local scale = is_inverse and 1 / size or 1
-  return function(place, from, k, to)
-    local turn = k * place % size
-    if from == to then return cosines[turn] * scale end
-    return (to == 1 and sines[turn] or -sines[turn]) * scale
-  end
-end
-
--- How many frequencies are given: the others of real numbers mirror them.
-local function frequencies(node, size, default, parts)
-  if node:int("onesided", default) == 0 then return size end
+-- Are the frequencies up to the half given alone? The others of real numbers mirror them.
+local function is_half(node, default, parts)
+  if node:int("onesided", default) == 0 then return false end
   if parts ~= 1 then node:fail("onesided = 1 of complex numbers is not supported") end
-  return math.floor(size / 2) + 1
+  return true
 end
 
 local function check_size(node, size)
   if not size or size < 1 then node:fail("its length is " .. tostring(size) .. ", wanted 1 or more", "out_of_range") end
-end
-
--- Cut or filled up with zeros, along the axis before the last.
-local function of_length(node, x, size)
-  local axis, sizes = #x.shape - 2, x.shape:table()
-  local have = sizes[axis + 1]
-  if size < have then return node:cut(x, axis, 0, size, "cut") end
-  if size == have then return x end
-  sizes[axis + 1] = size - have
-  return node:apply("concat", { x, node:filled(0, x.dtype, sizes) }, { axis = axis }, "filled")
 end
 
 function operators.DFT(node)
@@ -56,57 +31,45 @@ function operators.DFT(node)
   local is_mirrored = is_inverse and node:int("onesided", 0) ~= 0  -- from half a spectrum back to real numbers
   local size = node:number(2) or is_mirrored and 2 * (x.shape[axis] - 1) or x.shape[axis]
   check_size(node, size)
-  local taken = is_mirrored and math.floor(size / 2) + 1 or size
-  local count = is_mirrored and size or frequencies(node, size, 0, parts)
-  local given = is_mirrored and 1 or 2
-  node:check_list(taken * parts * count * given)
-  local weight, list = weights(size, is_inverse), {}
-  for place = 0, taken - 1 do
-    local times = is_mirrored and place > 0 and 2 * place < size and 2 or 1
-    for from = 0, parts - 1 do
-      for k = 0, count - 1 do
-        for to = 0, given - 1 do list[#list + 1] = times * weight(place, from, k, to) end
-      end
-    end
-  end
-  local matrix = node:reshape(node.array(list, x.dtype), { taken * parts, count * given }, "matrix")
-  x = of_length(node, node:swapped(x, axis, rank - 2, "turned"), taken)
+
+  x = node:swapped(x, axis, rank - 2, "turned")
   local sizes = x.shape:table()
-  sizes[rank - 1], sizes[rank] = count, given
-  local y = node:apply("matmul", { node:flattened(x, rank - 2, "rows"), matrix }, {}, "product")
+  local count = count_of({ unpack(sizes, 1, rank - 2) })
+  x = node:reshape(x, { count, sizes[rank - 1], parts }, "rows")
+  if is_inverse and parts == 1 then
+    x = node:apply("pad", { x }, { paddings = { 0, 0, 0, 0, 0, 1 } }, "complex")
+  end
+  local how = fourier.transform(node, size, is_mirrored and 1 or is_inverse and 2 or parts,
+    is_mirrored or not is_inverse and is_half(node, 0, parts))
+  x = fourier.of_length(node, x, is_mirrored and how.frequencies or size)
+  local y = (is_inverse and fourier.back or fourier.forward)(node, x, how, "product")
+  sizes[rank - 1], sizes[rank] = y.shape[1], y.shape[2]
   return node:swapped(node:reshape(y, sizes, "parts"), axis, rank - 2)
 end
 
--- One spectrum for each frame of a signal: a convolution with sines and cosines, under the window.
+-- One spectrum for each frame of a signal, under the window.
 function operators.STFT(node)
-  local x, step, window = node:input(1), node:need(node:number(2), "frame_step"), node:constant(3)
+  local x, step, window = node:input(1), node:need(node:number(2), "frame_step"), node:optional(3)
   local parts = #x.shape == 3 and x.shape[2] or 1
   if #x.shape > 3 or #x.shape < 2 or parts > 2 then
     node:fail("its signal is " .. tostring(x.shape) .. ", wanted (batch, length, 1 or 2)", "shape_mismatch")
   end
+  local batch, length = x.shape[0], x.shape[1]
   local size = node:number(4) or window and window.shape:count()
   check_size(node, size)
   if window and window.shape:count() ~= size then
     node:fail(("its window has %d numbers for frames of %d"):format(window.shape:count(), size), "shape_mismatch")
+  elseif step < 1 then
+    node:fail(("its frame_step is %d, wanted 1 or more"):format(step), "out_of_range")
+  elseif length < size then
+    node:fail(("its signal is %s, shorter than a frame of %d"):format(tostring(x.shape), size), "shape_mismatch")
   end
-  local count = frequencies(node, size, 1, parts)
-  node:check_list(size * parts * count * 2)
-  local weight, heights, list = weights(size), window and node.list_of(window), {}
-  for to = 0, 1 do
-    for k = 0, count - 1 do
-      for from = 0, parts - 1 do
-        for place = 0, size - 1 do
-          list[#list + 1] = weight(place, from, k, to) * (heights and heights[place + 1] or 1)
-        end
-      end
-    end
-  end
-  local filter = node:reshape(node.array(list, x.dtype), { 2 * count, parts, size }, "filter")
-  local batch, length = x.shape[0], x.shape[1]
-  if parts == 2 then x = node:swapped(x, 1, 2, "channels") else x = node:reshape(x, { batch, 1, length }, "channel") end
-  local y = onnx_layers.Conv(node:taking({ x, filter }, { strides = { ints = { step } } }))
-  y = node:reshape(y, { batch, 2, count, y.shape[2] }, "parts")
-  return node:transpose(y, { 0, 3, 2, 1 }, "spectra")
+  local how = fourier.transform(node, size, parts, is_half(node, 1, parts))
+  local y = frames.cut(node, node:reshape(x, { batch, length, parts }, "signal"), size, step, "frames")
+  local count = y.shape[1]
+  if window then y = node:apply("multiply", { y, node:along(window, 4, 2, "window") }, nil, "windowed") end
+  y = fourier.forward(node, node:reshape(y, { batch * count, size, parts }, "rows"), how, "product")
+  return node:reshape(y, { batch, count, how.frequencies, 2 }, "spectra")
 end
 
 return operators
