@@ -203,6 +203,19 @@ describe("a job that is written", function()
     end
   end)
 
+  it("takes spectra of short times, and what hearing makes of them", function()
+    comes_back({ 2, 900 }, function(x)
+      local y = flow.signal.stft(x, 400, 160, { pad_end = true })
+      local power = flow.math.reduce_sum(flow.math.square(y), { axis = -1 })
+      local bands = flow.matmul(power, flow.signal.linear_to_mel_weight_matrix(20, 257, 16000, 60, 7600))
+      return flow.signal.mfccs_from_log_mel_spectrograms(flow.math.log(bands + 1))
+    end, { tolerance = 1e-4 })
+    comes_back({ 2, 300 }, function(x)
+      local window = flow.signal.inverse_stft_window_fn(16)
+      return flow.signal.inverse_stft(flow.signal.stft(x, 64, 16), 64, 16, { window_fn = window })
+    end, { tolerance = 1e-5 })
+  end)
+
   for _, dtype in ipairs { "float32", "int32", "int64" } do
     it("divides and sums numbers of " .. dtype, function()
       local given = { dtype = dtype, reach = 9, tolerance = 1e-5 }
