@@ -1,4 +1,4 @@
-// Files as Lua functions: text, JSON, npy, npz, IDX, pictures, OFRecord, safetensors, checkpoints.
+// Files as Lua functions: text, JSON, npy, npz, IDX, pictures, sounds, OFRecord, safetensors, checkpoints.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,6 +19,7 @@
 #include "bindings/picture_batch.h"
 #include "bindings/png.h"
 #include "bindings/safetensors.h"
+#include "bindings/wav.h"
 
 namespace moonflow::lua {
 
@@ -245,6 +246,38 @@ int pictures_read(lua_State* L) {
                             state_of(L).memory);
   });
   return 1;
+}
+
+// core.wav_read(path, raw) -> samples, rate; core.wav_decode(bytes, raw) -> samples, rate
+template <bool is_file>
+int wav_read(lua_State* L) {
+  lua_settop(L, 2);
+  const bool raw = lua_toboolean(L, 2) != 0;
+  Tensor& samples = push_array(L);
+  int64_t rate = 0;
+  protect_allocating(L, [&] {
+    Sound sound;
+    if (is_file) {
+      sound = read_wav(path_at(L, 1), raw, state_of(L).memory);
+    } else {
+      MemorySource source(string_at(L, 1, "bytes"), kBytes);
+      sound = read_wav(source, raw, state_of(L).memory);
+    }
+    samples = std::move(sound.samples);
+    rate = sound.rate;
+  });
+  lua_pushnumber(L, static_cast<double>(rate));
+  return 2;
+}
+
+// core.wav_write(path, samples, rate, encoding)
+int wav_write(lua_State* L) {
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    const Sound sound{array_at(L, 2, "samples"), integer_at(L, 3, "rate", INT32_MIN, int64_t{1} << 53)};
+    write_wav(path, sound, string_at(L, 4, "encoding"));
+  });
+  return 0;
 }
 
 }  // namespace
@@ -498,6 +531,9 @@ void add_files(lua_State* L, State& state) {
                                         {"png_decode", png_read<false>},
                                         {"png_write", png_write},
                                         {"pictures_read", pictures_read},
+                                        {"wav_read", wav_read<true>},
+                                        {"wav_decode", wav_read<false>},
+                                        {"wav_write", wav_write},
                                         {"safetensors_read", safetensors_read},
                                         {"safetensors_write", safetensors_write},
                                         {"safetensors_decode", safetensors_decode},

@@ -322,6 +322,7 @@ local foreign = {
   thumbnail = "flow.np.resize_picture", imdecode = "flow.np.decode_jpeg", decode_image = "flow.np.decode_jpeg",
   imagefolder = "flow.np.load_pictures", randomresizedcrop = "flow.np.load_pictures",
   centercrop = "flow.np.load_pictures", randomhorizontalflip = "flow.np.load_pictures",
+  soundfile = "flow.np.load_wav", torchaudio = "flow.np.load_wav", wavfile = "flow.np.load_wav",
   imsave = "flow.np.save_png", save_image = "flow.np.save_png", kl_div = "flow.nn.KLDivLoss",
   no_grad = "flow.stop_gradient", load = "flow.checkpoint.get", tensor = "flow.np.array",
   unbind = "flow.slice", grad = "flow.gradients", autograd = "flow.gradients",

@@ -21,7 +21,7 @@ local left_out = {}
 for name in ([[
 flow.shutdown flow.serve_repl flow.spawn flow.clear_default_session flow._finish flow.publish flow.help
 flow.config.log flow.config.on_error flow.config.pump flow.config.cpu_threads flow.progress
-flow.np.save flow.np.savez flow.np.savetxt flow.np.save_png flow.np.save_jpeg flow.checkpoint.save
+flow.np.save flow.np.savez flow.np.savetxt flow.np.save_png flow.np.save_jpeg flow.np.save_wav flow.checkpoint.save
 flow.profiler.stop flow.profiler.start flow.data.load_mnist flow.log.open flow.report
 ]]):gmatch("%S+") do left_out[name] = true end
 

@@ -1,0 +1,53 @@
+--- Sounds in files: WAV.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local ndarray = require "moonflow.ndarray"
+
+local raw_parameter = { "raw", "boolean", false, text = "samples as the file has them: uint8 of 8 bits, where 128 is "
+  .. "silence, int32 of 16, 24 and 32, float32 or float64" }
+
+--- Adds the functions of sounds to flow.np.
+return function(np)
+  local load_signature = arguments.signature("np.load_wav", { { "path", "string" }, raw_parameter })
+  --- `local samples, rate = np.load_wav("voice.wav")`: the sound of a WAV file, and how many samples there are in a
+  --- second. (samples) where it has one channel, else (samples, channels); float32 from -1 to 1, integers of n bits
+  --- divided by 2^(n - 1). Integers of 8, 16, 24 or 32 bits and floats of 32 or 64 are read.
+  --- @return NdArray samples
+  --- @return number rate
+  --- @error a file that is none, or damaged, or compressed
+  function np.load_wav(...)
+    local given = load_signature:parse(...)
+    if given.path:find("^RIFF") then
+      load_signature:fail ": the path is the bytes of a sound, which np.decode_wav(bytes) takes"
+    end
+    return core.wav_read(given.path, given.raw)
+  end
+
+  local decode_signature = arguments.signature("np.decode_wav", { { "bytes", "string" }, raw_parameter })
+  --- The same of a string with the bytes of a WAV file, from a socket or an archive.
+  --- @return NdArray samples
+  --- @return number rate
+  --- @error bytes that are none, or damaged, or compressed
+  function np.decode_wav(...)
+    local given = decode_signature:parse(arguments.of_bytes(...))
+    return core.wav_decode(given.bytes, given.raw)
+  end
+
+  local save_signature = arguments.signature("np.save_wav", {
+    { "path", "string" }, { "a", "any" }, { "rate", "integer", text = "samples of a second" },
+    { "encoding", "string?", text = '"uint8", "int16", "int24", "int32", "float32" or "float64"; "int16" when left '
+      .. 'out, and "uint8" of uint8' },
+  })
+  --- Writes a sound, (samples) or (samples, channels), as WAV; the name gets `.wav` when it lacks it. Floats from -1 to
+  --- 1 are multiplied for integers and rounded, and what is outside of that becomes the nearer end; int32 and uint8 are
+  --- taken as they are.
+  --- @return nil
+  --- @error another shape or dtype; integers that the encoding does not have; more than 4 GiB
+  function np.save_wav(...)
+    local given = save_signature:parse(...)
+    local a, path = ndarray.as_array(given.a, "np.save_wav"), given.path
+    if not path:lower():find("%.wav$") then path = path .. ".wav" end
+    core.wav_write(path, a, given.rate, given.encoding or a.dtype == "uint8" and "uint8" or "int16")
+  end
+end
