@@ -14,6 +14,8 @@ return {
     .. "standardize scaler" },
   { training, "Pictures from files", "png jpeg jpg images load folder resize crop photographs augmentation" },
   { training, "Pictures that are never twice the same", "data augmentation images flip crop noise mixup" },
+  { training, "Sounds", "audio speech voice keyword spotting wav spectrogram mel mfcc stft fft microphone stream event "
+    .. "vibration" },
   { training, "Words", "text embedding vocabulary tokens tokenize nlp classify sentiment" },
   { training, "Recommendations", "recommender two tower retrieval recall top k negatives embedding bag sparse table "
     .. "users items factorization machine fm deepfm bpr collaborative filtering" },
