@@ -194,7 +194,7 @@ Step prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Draf
                   step.output_types,
                   step.input_layouts,
                   step.output_layouts};
-  call.allow_tf32 = draft.graph().allow_tf32;
+  call.allow_tf32 = draft.graph().allow_tf32 && !is_precise(node);
   blaming(node.describe(), node.site, [&] { step.launch = device.kernel(*node.op).prepare(call); });
   step.explain = std::move(call.explain);
   if (node.op->flops) step.flops = node.op->flops(call);

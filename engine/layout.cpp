@@ -1,5 +1,7 @@
 #include "engine/layout.h"
 
+#include "engine/mixed_precision.h"
+
 namespace moonflow {
 
 namespace {
@@ -53,7 +55,7 @@ class LayoutStage {
                     output_types,
                     std::vector<Layout>(node.inputs.size()),
                     std::vector<Layout>(node.outputs.size())};
-    call.allow_tf32 = draft_.graph().allow_tf32;
+    call.allow_tf32 = draft_.graph().allow_tf32 && !is_precise(node);
     if (kernel.layouts) {
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (present[i]) call.inputs[i] = result_.layouts[node.inputs[i]];

@@ -57,6 +57,7 @@ class MixedPrecision {
   // What the op says, where the device gains by it. A view goes along with its value.
   Role role_of(const Node& node) const {
     if (!node.op->alias.empty()) return Role::Follows;
+    if (is_precise(node)) return Role::Float32;
     const Role role = node.op->narrow.role;
     if (role == Role::Float32 || (role == Role::Computes && !is_float32(node.inputs[0]))) return Role::Float32;
     return pays_ && pays(node) ? role : Role::Float32;
@@ -66,7 +67,8 @@ class MixedPrecision {
     double left = device_.least_narrow_flops();
     for (NodeId id = 0; id < draft_.node_count() && left > 0; ++id) {
       const Node& node = graph_.node(id);
-      if (!draft_.live(id) || node.kind != Node::Op || !node.op->flops || node.op->narrow.role != Role::Computes)
+      if (!draft_.live(id) || node.kind != Node::Op || !node.op->flops || node.op->narrow.role != Role::Computes ||
+          is_precise(node))
         continue;
       KernelCall call{device_, node.attrs, {}, {}, {}, {}, {}};
       for (const ValueId input : node.inputs) {
@@ -203,5 +205,7 @@ class MixedPrecision {
 Graph with_mixed_precision(const Graph& graph, DType narrow, Device& device) {
   return MixedPrecision(graph, narrow, device).run();
 }
+
+bool is_precise(const Node& node) { return node.op->attr("precise") && node.attrs.flag("precise"); }
 
 }  // namespace moonflow

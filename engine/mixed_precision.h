@@ -13,4 +13,8 @@ namespace moonflow {
 // gain stays in float32, whose products may then round as much as they would have: it allows TF32. Without dead nodes.
 Graph with_mixed_precision(const Graph& graph, DType narrow, Device& device);
 
+// Whether the op of a node keeps the digits of float32, in mixed precision and where TF32 is allowed: its attribute
+// "precise" says so.
+bool is_precise(const Node& node);
+
 }  // namespace moonflow

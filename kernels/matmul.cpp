@@ -25,6 +25,11 @@ AttrDef rounds_to_attr() {
           "of automatic mixed precision: bfloat16 or float16, what the inputs are rounded to"};
 }
 
+AttrDef precise_attr() {
+  return {"precise", false,
+          "keep the digits of float32, of factors that are no weights: neither mixed precision nor allow_tf32 rounds"};
+}
+
 // The dtype of the result; checks those of the factors.
 DType product_dtype(const OpCall& call) {
   if (const std::string& mixed = call.attrs.string("mixed"); !mixed.empty()) {
@@ -68,8 +73,10 @@ std::vector<TensorType> infer_dense(const OpCall& call) {
 std::vector<ValueId> grad_matmul(GradCall& call) {
   const ValueId a = call.inputs[0], b = call.inputs[1], dy = call.grads[0];
   const bool ta = call.attrs.flag("transpose_a"), tb = call.attrs.flag("transpose_b");
+  const bool precise = call.attrs.flag("precise");
   const auto matmul = [&](ValueId left, ValueId right, bool transpose_left, bool transpose_right) {
-    return call.op("matmul", {left, right}, {{"transpose_a", transpose_left}, {"transpose_b", transpose_right}});
+    return call.op("matmul", {left, right},
+                   {{"transpose_a", transpose_left}, {"transpose_b", transpose_right}, {"precise", precise}});
   };
   return {ta ? matmul(b, dy, tb, true) : matmul(dy, b, false, !tb),
           tb ? matmul(dy, a, true, ta) : matmul(a, dy, !ta, false)};
@@ -152,6 +159,7 @@ void add_matmul(Catalog& catalog) {
   matmul.inputs = {{"a"}, {"b"}};
   matmul.attrs = {{"transpose_a", false, "take the transpose of a's last two axes"},
                   {"transpose_b", false, "take the transpose of b's last two axes"},
+                  precise_attr(),
                   mixed_attr(),
                   rounds_to_attr()};
   matmul.narrow.role = NarrowUse::Computes;

@@ -27,7 +27,7 @@ local kinds = { bool = "boolean", int = "integer", float = "number", string = "s
                 ints = "list", floats = "list" }
 
 -- Attributes for the few, which are words as the name is: by position it comes before them.
-local behind_name = { algorithm = true, mixed = true, rounds_to = true }
+local behind_name = { algorithm = true, precise = true, mixed = true, rounds_to = true }
 
 -- The parameters of the public function: inputs, attributes, the seed of random ops, name. Not those attributes that
 -- another one fills in through its table form, or that the job supplies.

@@ -190,6 +190,20 @@ TEST_CASE("where that does not pay, and for other dtypes, a graph stays as it is
   CHECK(net.mixed() == Lines{"product 'a' (float32, float32) -> float32", "product 'b' (float64, float64) -> float64"});
 }
 
+TEST_CASE("an op that is said to be precise keeps float32 beside others, and is no reason for them") {
+  Net net;
+  const ValueId x = net.feed("x", vec(8));
+  const ValueId a = net.graph.append("product", {x, x}, {{"precise", true}}, "a", "net.lua:1")[0];
+  net.graph.tap(net.op("product", {a, x}, "b"), 1);
+  CHECK(net.mixed() == Lines{"product 'a' (float32, float32) -> float32", "cast 'a' (float32) -> bfloat16",
+                             "product 'b' (bfloat16, float32) -> float32"});
+  FakeDevice device;
+  for (const double least : {8, 9}) {
+    device.least_flops = least;
+    CHECK(with_mixed_precision(net.graph, DType::BFloat16, device).allow_tf32 == (least > 8));
+  }
+}
+
 TEST_CASE("feeds keep their places, and what is dead goes") {
   Net net;
   net.feed("unread", vec(3));

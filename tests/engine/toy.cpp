@@ -223,7 +223,9 @@ OpDef cast() {
 
 OpDef product() {
   OpDef def = op("product", {{"x"}, {"y"}}, {});
-  def.attrs = {{"mixed", std::string(), "dtype of out"}, {"rounds_to", DType::BFloat16, "what x and y are rounded to"}};
+  def.attrs = {{"mixed", std::string(), "dtype of out"},
+               {"rounds_to", DType::BFloat16, "what x and y are rounded to"},
+               {"precise", false, "keep the digits of float32"}};
   def.infer = [](const OpCall& call) {
     const std::string& mixed = call.attrs.string("mixed");
     return std::vector<TensorType>{{mixed.empty() ? call.dtype(0) : *dtype_named(mixed), call.shape(0)}};

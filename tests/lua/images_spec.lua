@@ -323,6 +323,13 @@ describe("images at places that are computed", function()
     assert.is_true(sampled(x, grid, { align_corners = true }) == row(1, 2.5, 4))
   end)
 
+  it("affine_grid tells pixels apart in mixed precision", function()
+    local function grid(theta) return flow.nn.affine_grid(theta, { 1, 1, 300, 300 }) end
+    local theta, config = np.array { { { 1, 0, 0 }, { 0, 1, 0 } } }, flow.function_config()
+    config:enable_auto_mixed_precision(true)
+    near(one(theta, grid), run({ theta }, grid, { function_config = config }), 1e-6)
+  end)
+
   it("grid_sample takes the nearest of classes as they are", function()
     local classes = np.arange(6):astype("uint8"):reshape { 1, 1, 2, 3 }
     local turned = run({ classes, np.array { { { -1, 0, 0 }, { 0, -1, 0 } } } }, function(b, theta)

@@ -150,6 +150,16 @@ describe("a spectrum", function()
     end
   end)
 
+  it("keeps its digits in mixed precision, and so does the way back", function()
+    local x = noise { 16, 512 }:astype(flow.float)
+    local function there_and_back(a) return signal.irfft(signal.rfft(a) * 2) end
+    for _, dtype in ipairs { flow.bfloat16, flow.float16 } do
+      local config = flow.function_config()
+      config:enable_auto_mixed_precision(true, dtype)
+      near(run({ x }, there_and_back), run({ x }, there_and_back, { function_config = config }), 0)
+    end
+  end)
+
   it("names what does not fit", function()
     refuses("'a' is int32, wanted floats; flow.cast(x, flow.float32) / 32768 makes them of 16 bits", spectrum,
       np.array({ 1, 2 }, flow.int32))

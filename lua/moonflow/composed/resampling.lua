@@ -76,7 +76,7 @@ function(given, t, signature)
   local places = ops.constant(t, core.array(pixels(height, width, given.align_corners), theta.dtype,
     { height * width, 3 }))
   local rows = ops.apply("reshape", { theta }, { shape = { batch * 2, 3 } }, name .. "-rows")
-  local grid = ops.apply("matmul", { rows, places }, { transpose_b = true }, name .. "-places")
+  local grid = ops.apply("matmul", { rows, places }, { transpose_b = true, precise = true }, name .. "-places")
   grid = ops.apply("reshape", { grid }, { shape = { batch, 2, height, width } }, name .. "-image")
   return (ops.apply("transpose", { grid }, { perm = { 0, 2, 3, 1 } }, name))
 end)

@@ -227,7 +227,7 @@ A complex number is a pair, real and imaginary, along a last axis. So of y the p
 local how_text = [[
 dtypes: float32 or float64; bfloat16 and float16 are computed in float32
 Computed by products with cosines and sines, which are rounded once: two small ones where the length has factors, as
-  powers of two have, so that a prime of some thousands is too much. Mixed precision and TF32 round them as others.]]
+  powers of two have, so that a prime of some thousands is too much. Mixed precision and TF32 leave them alone.]]
 
 define("rfft", {
   { "input_tensor", "blob" },
@@ -416,7 +416,8 @@ local function cosine_transform(of_job, x, kind, is_ortho, scale, size)
   for n = 0, size - 1 do
     for k = 0, size - 1 do list[#list + 1] = scale * cosines[kind](n, k, size, is_ortho) end
   end
-  return of_job:apply("matmul", { x, core.array(list, x.dtype, { size, size }) }, nil, "product")
+  return of_job:apply("matmul", { x, core.array(list, x.dtype, { size, size }) }, { precise = true },
+    "product")
 end
 
 -- Applies `make(of_job, rows)` to the last axis of x as rows.

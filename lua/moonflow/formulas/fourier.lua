@@ -126,6 +126,11 @@ local function order_of(list, size)
   return not is_same and core.array(list, "int64") or nil
 end
 
+-- Its terms cancel but for what is soft beside what is loud, which must not be lost by rounding them.
+local function product(tools, matrix, x, word)
+  return tools:apply("matmul", { matrix, x }, { precise = true }, word)
+end
+
 --- The spectra: x (count, size, parts) -> (count, frequencies, 2).
 function fourier.forward(tools, x, how, word)
   local count, parts, frequencies = x.shape[0], how.parts, how.frequencies
@@ -137,10 +142,8 @@ function fourier.forward(tools, x, how, word)
     x = reshape(x, { count, how.rows, how.columns, parts })
     x = tools:apply("transpose", { x }, { perm = { 1, 3, 2, 0 } }, "numbers")
   end
-  local y = tools:apply("matmul", { first, reshape(x, { how.rows * parts, how.columns * count }) }, nil, "rows")
-  if second then
-    y = tools:apply("matmul", { second, reshape(y, { how.kept, 2 * how.columns, count }) }, nil, "sums")
-  end
+  local y = product(tools, first, reshape(x, { how.rows * parts, how.columns * count }), "rows")
+  if second then y = product(tools, second, reshape(y, { how.kept, 2 * how.columns, count }), "sums") end
   local order = order_of(how.places, how.kept * how.columns)
   if order then
     y = tools:apply("gather", { reshape(y, { how.kept * how.columns, 2 * count }), order }, { axis = 0 }, "order")
@@ -166,11 +169,9 @@ function fourier.back(tools, x, how, word)
     x = tools:apply("gather", { reshape(x, { how.frequencies, 2 * count }), order }, { axis = 0 }, "order")
   end
   if second then
-    x = tools:apply("matmul", { turned(second, { 0, 2, 1 }), reshape(x, { how.kept, 2 * how.columns, count }) }, nil,
-      "sums")
+    x = product(tools, turned(second, { 0, 2, 1 }), reshape(x, { how.kept, 2 * how.columns, count }), "sums")
   end
-  x = tools:apply("matmul", { turned(first, { 1, 0 }), reshape(x, { 2 * how.kept, how.columns * count }) }, nil,
-    "rows")
+  x = product(tools, turned(first, { 1, 0 }), reshape(x, { 2 * how.kept, how.columns * count }), "rows")
   if parts == 1 then
     x = tools:apply("transpose", { reshape(x, { size, count }) }, { perm = { 1, 0 } }, "numbers")
   else
