@@ -108,6 +108,17 @@ describe("a spectrum", function()
     end
   end)
 
+  it("may be of a second of sound", function()
+    for _, size in ipairs { 48000, 44100, 65536 } do
+      local tone = np.cos(np.arange(size, { dtype = flow.double }) * (2 * np.pi * 440 / size))
+      local power = np.sum(spectrum(tone:astype(flow.float)) ^ 2, 1)
+      assert.equal(440, np.argmax(power))
+      assert.near(1, np.sqrt(power[440]) * 2 / size, 1e-6)
+      power[440] = 0
+      assert.is_true(power:max() < 1e-3)  -- 116 dB below the tone
+    end
+  end)
+
   it("is of each row, in float32 too", function()
     local x = noise { 2, 3, 512 }
     local y = spectrum(x:astype(flow.float))
@@ -163,10 +174,14 @@ describe("a spectrum", function()
   it("names what does not fit", function()
     refuses("'a' is int32, wanted floats; flow.cast(x, flow.float32) / 32768 makes them of 16 bits", spectrum,
       np.array({ 1, 2 }, flow.int32))
-    refuses("fft_length must be from 1 to 2^20, got 0", spectrum, noise { 4 }, 0)
-    refuses("fft_length must be from 1 to 2^20, got 0", run, { noise { 4 } },
+    refuses("fft_length must be 1 or more, got 0", spectrum, noise { 4 }, 0)
+    refuses("fft_length must be 1 or more, got 0", run, { noise { 4 } },
       function(a) return signal.rfft(flow.slice(a, { 0 }, { 0 })) end)
-    refuses("it would need a list of", spectrum, noise { 4 }, 10007)
+    refuses("an fft_length of 10007 takes a matrix of 1.0015e+08 numbers, wanted one up to 65536 whose factors are "
+      .. "small, as those of a power of two", spectrum, noise { 4 }, 10007)
+    for _, size in ipairs { 2 ^ 17, 2 ^ 53 } do refuses("an fft_length of", spectrum, noise { 4 }, size) end
+    refuses("has no option 'hop_length'; did you mean 'frame_step'?", run, { noise { 4 } },
+      function(a) return signal.stft(a, 4, { hop_length = 2 }) end)
     refuses("'a' is (4, 3), wanted (..., frequencies, 2)", back, noise { 4, 3 })
     refuses("'a' is (4), wanted (..., frequencies, 2)", back, noise { 4 })
   end)

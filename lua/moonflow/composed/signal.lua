@@ -199,25 +199,27 @@ end)
 
 -- ---- spectra ------------------------------------------------------------------------------------------------------
 
-local kMostFrequencies = 2 ^ 20  -- beyond, matrices are too large
-
-local function check_fft(size, signature)
-  if size < 1 or size > kMostFrequencies then
-    signature:fail((": fft_length must be from 1 to 2^20, got %d"):format(size))
+-- The transform of real numbers, which is no larger than matrices may be.
+local function transform_of(size, signature)
+  check_size(size, "fft_length", signature)
+  local how = fourier.transform(size, 1, true)
+  if how.numbers > arguments.most_listed then
+    signature:fail((": an fft_length of %d takes a matrix of %g numbers, wanted one up to 65536 whose factors are "
+      .. "small, as those of a power of two"):format(size, how.numbers))
   end
+  return how
 end
 
 -- (rows, have) -> (rows, fft_length / 2 + 1, 2), and back.
-local function spectra_of(of_job, x, size)
+local function spectra_of(of_job, x, how)
   local rows, have = unpack(x.shape:table())
-  x = fourier.of_length(of_job, of_job:apply("reshape", { x }, { shape = { rows, have, 1 } }, "rows"), size)
-  return fourier.forward(of_job, x, fourier.transform(of_job, size, 1, true), "spectra")
+  x = fourier.of_length(of_job, of_job:apply("reshape", { x }, { shape = { rows, have, 1 } }, "rows"), how.size)
+  return fourier.forward(of_job, x, how, "spectra")
 end
 
-local function signals_of(of_job, x, size)
-  local how = fourier.transform(of_job, size, 1, true)
+local function signals_of(of_job, x, how)
   local y = fourier.back(of_job, fourier.of_length(of_job, x, how.frequencies), how, "signals")
-  return of_job:apply("reshape", { y }, { shape = { x.shape[0], size } }, "rows")
+  return of_job:apply("reshape", { y }, { shape = { x.shape[0], how.size } }, "rows")
 end
 
 local complex_text = [[
@@ -226,8 +228,8 @@ A complex number is a pair, real and imaginary, along a last axis. So of y the p
 
 local how_text = [[
 dtypes: float32 or float64; bfloat16 and float16 are computed in float32
-Computed by products with cosines and sines, which are rounded once: two small ones where the length has factors, as
-  powers of two have, so that a prime of some thousands is too much. Mixed precision and TF32 leave them alone.]]
+Computed by products with cosines and sines, which are rounded once: two small ones where fft_length has factors, as
+  powers of two have. Mixed precision and TF32 leave them alone.]]
 
 define("rfft", {
   { "input_tensor", "blob" },
@@ -240,16 +242,15 @@ The spectrum of real numbers, up to half of their rate.
 shapes: input_tensor (..., length) -> (..., floor(fft_length / 2) + 1, 2)
 ]] .. how_text .. [[
 
-errors: an fft_length below 1]],
+errors: an fft_length below 1, above 65536 or so, or with a prime of some thousands in it]],
 function(given, t, signature)
   local x = given.input_tensor
   check_floating(x, signature)
   local sizes, rows = leading(x, 1, "(..., length)", signature)
   local have, dtype = x.shape[#sizes], x.dtype
-  local size = given.fft_length or have
-  check_fft(size, signature)
+  local how = transform_of(given.fft_length or have, signature)
   local name = given.name or t:unnamed("Rfft")
-  local y = spectra_of(tools.new(t, signature, name), reshape(ops.widened(x), { rows, have }), size)
+  local y = spectra_of(tools.new(t, signature, name), reshape(ops.widened(x), { rows, have }), how)
   return finished(y, with(sizes, y.shape[1], 2), dtype, name)
 end)
 
@@ -262,7 +263,7 @@ shapes: input_tensor (..., frequencies, 2) -> (..., fft_length). Frequencies tha
   floor(fft_length / 2) and the imaginary parts of the first and of fft_length / 2 are not heeded
 ]] .. how_text .. [[
 
-errors: a last axis other than of 2; an fft_length below 1]],
+errors: a last axis other than of 2; an fft_length that rfft refuses]],
 function(given, t, signature)
   local x, wanted = given.input_tensor, "(..., frequencies, 2)"
   check_floating(x, signature)
@@ -272,22 +273,21 @@ function(given, t, signature)
     signature:fail((": '%s' is %s, wanted %s"):format(x.name, tostring(x.shape), wanted))
   end
   local size = given.fft_length or 2 * (have - 1)
-  check_fft(size, signature)
+  local how = transform_of(size, signature)
   local name = given.name or t:unnamed("Irfft")
-  local y = signals_of(tools.new(t, signature, name), reshape(ops.widened(x), { rows, have, 2 }), size)
+  local y = signals_of(tools.new(t, signature, name), reshape(ops.widened(x), { rows, have, 2 }), how)
   return finished(y, with(sizes, size), dtype, name)
 end)
 
--- fft_length, or the least power of two that holds a frame.
-local function fft_length_of(given, signature)
+-- That of fft_length, or of the least power of two that holds a frame.
+local function transform_of_frames(given, signature)
   check_frames(given, signature)
   local size = given.fft_length
   if not size then
     size = 1
     while size < given.frame_length do size = 2 * size end
   end
-  check_fft(size, signature)
-  return size
+  return transform_of(size, signature)
 end
 
 local fft_parameter = { "fft_length", "integer?",
@@ -312,7 +312,7 @@ note: a frame begins with its first sample, as in TensorFlow; torch.stft is so w
 function(given, t, signature)
   local x = given.signals
   check_floating(x, signature)
-  local size, dtype = fft_length_of(given, signature), x.dtype
+  local how, dtype = transform_of_frames(given, signature), x.dtype
   local sizes, rows = leading(x, 1, "(..., samples)", signature)
   local name = given.name or t:unnamed("Stft")
   local of_job = tools.new(t, signature, name)
@@ -322,7 +322,7 @@ function(given, t, signature)
   y = of_job:apply("reshape", { y }, { shape = { rows * count, length } }, "frames")
   local window = window_of(given.window_fn, length, wide.dtype, t, signature)
   if window then y = of_job:apply("multiply", { y, window }, nil, "windowed") end
-  y = spectra_of(of_job, y, size)
+  y = spectra_of(of_job, y, how)
   return finished(y, with(sizes, count, y.shape[1], 2), dtype, name)
 end)
 
@@ -338,18 +338,19 @@ errors: another number of frequencies; a window of another length than frame_len
 function(given, t, signature)
   local x = given.stfts
   check_floating(x, signature)
-  local size, dtype = fft_length_of(given, signature), x.dtype
-  local wanted = ("(..., frames, %d, 2)"):format(math.floor(size / 2) + 1)
+  local how, dtype = transform_of_frames(given, signature), x.dtype
+  local wanted = ("(..., frames, %d, 2)"):format(how.frequencies)
   local sizes, rows = leading(x, 3, wanted, signature)
   local count, frequencies, parts = x.shape[#sizes], x.shape[#sizes + 1], x.shape[#sizes + 2]
-  if frequencies ~= math.floor(size / 2) + 1 or parts ~= 2 or count < 1 then
-    signature:fail((": '%s' is %s, wanted %s for an fft_length of %d"):format(x.name, tostring(x.shape), wanted, size))
+  if frequencies ~= how.frequencies or parts ~= 2 or count < 1 then
+    signature:fail((": '%s' is %s, wanted %s for an fft_length of %d"):format(x.name, tostring(x.shape), wanted,
+      how.size))
   end
   local name, length = given.name or t:unnamed("InverseStft"), given.frame_length
   local of_job = tools.new(t, signature, name)
   local wide = ops.widened(x)
-  local y = signals_of(of_job, reshape(wide, { rows * count, frequencies, 2 }), size)
-  y = fourier.of_length(of_job, reshape(y, { rows * count, size, 1 }), length)
+  local y = signals_of(of_job, reshape(wide, { rows * count, frequencies, 2 }), how)
+  y = fourier.of_length(of_job, reshape(y, { rows * count, how.size, 1 }), length)
   y = of_job:apply("reshape", { y }, { shape = { rows * count, length } }, "frames")
   local window = window_of(given.window_fn, length, wide.dtype, t, signature)
   if window then y = of_job:apply("multiply", { y, window }, nil, "windowed") end

@@ -8,10 +8,11 @@
 -- alone, and where k is beyond the half, what stands at its place is the conjugate.
 -- The way back is the way there turned over: its matrices are transposed, and divided by the size.
 --
--- `tools` computes, by apply(op, inputs, attrs, word) and check_list(count). Complex numbers are pairs along a last
--- axis. What is transformed stands in columns within, so that no product needs its result in another order.
+-- `tools` computes, by apply(op, inputs, attrs, word). Complex numbers are pairs along a last axis. What is transformed
+-- stands in columns within, so that no product needs its result in another order.
 
 local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
 local ndarray = require "moonflow.ndarray"
 
 local fourier = {}
@@ -51,20 +52,25 @@ local function weights(turns, size, parts, dtype)
   return shaped(evaluate("gather", { rows, turns % size }, { axis = 0 }), shape)
 end
 
--- How many rows: those that leave least to multiply, where a second product costs some passes over memory too.
-local kPasses = 32  -- in multiplications for each number
+-- How many rows: those that leave least to multiply, where a second product costs some passes over memory too, and
+-- each number of a matrix is read once; of those whose matrices are not too large, where there are any. And how many
+-- numbers these have.
+local kPasses = 32  -- in multiplications for each number that is transformed
 
 local function rows_of(size, parts, is_half)
-  local best, least = size, math.huge
+  local best, least, fewest
   for columns = 1, size do
     if size % columns == 0 then
       local rows = size / columns
       local kept = is_half and floor(rows / 2) + 1 or rows
-      local cost = 2 * kept * parts * size + (columns > 1 and 4 * kept * columns * columns + kPasses * size or 0)
-      if cost < least then best, least = rows, cost end
+      local second = columns > 1 and 4 * kept * columns * columns or 0
+      local numbers = 2 * kept * rows * parts + second
+      local cost = 2 * kept * parts * size + second + (columns > 1 and kPasses * size or 0) + numbers
+      if numbers > arguments.most_listed then cost = cost + numbers * size end
+      if not least or cost < least then best, least, fewest = rows, cost, numbers end
     end
   end
-  return best
+  return best, fewest
 end
 
 -- Which place in order of (c, d) each frequency has, from 0 on, and the sign of the imaginary part there.
@@ -104,17 +110,18 @@ local function scaled(how, dtype, factor_of)
   return first, second * shaped(factors, { how.kept, 2 * how.columns, 1 })
 end
 
---- How numbers are transformed.
+--- How numbers are transformed; the result has its `frequencies`, how many there are, and the `numbers` of its
+--- matrices. With more of these than arguments.most_listed it is for nothing: a size that is large, or a prime.
 --- @param size number      how many
 --- @param parts number     1 for real numbers, 2 for complex ones
 --- @param is_half boolean  only of the frequencies up to size / 2, which real numbers may have?
-function fourier.transform(tools, size, parts, is_half)
-  tools:check_list(4 * size)
-  local rows = rows_of(size, parts, is_half)
-  local how = { size = size, parts = parts, is_half = is_half, rows = rows, columns = size / rows }
-  how.kept = is_half and floor(rows / 2) + 1 or rows
-  tools:check_list(2 * how.kept * rows * parts + 4 * how.kept * how.columns ^ 2)
+function fourier.transform(size, parts, is_half)
+  local how = { size = size, parts = parts, is_half = is_half, numbers = 4 * size }
   how.frequencies = is_half and floor(size / 2) + 1 or size
+  if how.numbers > arguments.most_listed then return how end
+  how.rows, how.numbers = rows_of(size, parts, is_half)
+  how.columns = size / how.rows
+  how.kept = is_half and floor(how.rows / 2) + 1 or how.rows
   how.places, how.signs = places_of(how)
   return how
 end

@@ -39,8 +39,9 @@ function operators.DFT(node)
   if is_inverse and parts == 1 then
     x = node:apply("pad", { x }, { paddings = { 0, 0, 0, 0, 0, 1 } }, "complex")
   end
-  local how = fourier.transform(node, size, is_mirrored and 1 or is_inverse and 2 or parts,
+  local how = fourier.transform(size, is_mirrored and 1 or is_inverse and 2 or parts,
     is_mirrored or not is_inverse and is_half(node, 0, parts))
+  node:check_list(how.numbers)
   x = fourier.of_length(node, x, is_mirrored and how.frequencies or size)
   local y = (is_inverse and fourier.back or fourier.forward)(node, x, how, "product")
   sizes[rank - 1], sizes[rank] = y.shape[1], y.shape[2]
@@ -64,7 +65,8 @@ function operators.STFT(node)
   elseif length < size then
     node:fail(("its signal is %s, shorter than a frame of %d"):format(tostring(x.shape), size), "shape_mismatch")
   end
-  local how = fourier.transform(node, size, parts, is_half(node, 1, parts))
+  local how = fourier.transform(size, parts, is_half(node, 1, parts))
+  node:check_list(how.numbers)
   local y = frames.cut(node, node:reshape(x, { batch, length, parts }, "signal"), size, step, "frames")
   local count = y.shape[1]
   if window then y = node:apply("multiply", { y, node:along(window, 4, 2, "window") }, nil, "windowed") end
