@@ -17,6 +17,7 @@ class Alone : public Processes {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   void exchange(const std::vector<Part>&, const std::vector<Part>&) override {}
+  void give_up() override {}
 };
 
 // What launchers tell those that they start: Open MPI, MPICH and its kin, Slurm.
@@ -91,10 +92,12 @@ void Meeting::compare() {
     receive(r, &tickets_[r], sizeof own);
   }
   exchange();
-  for (int r = 0; r < size(); ++r)
-    require(tickets_[r].digest == own.digest, ErrorCode::WrongState, "process ", r, " has come to ", tickets_[r].what,
-            ", and process ", rank(), ", this one, to ", own.what,
-            "; all of them have to make the same calls of the same jobs, in one order");
+  for (int r = 0; r < size(); ++r) {
+    if (tickets_[r].digest == own.digest) continue;
+    processes_.give_up();
+    fail(ErrorCode::WrongState, "process ", r, " has come to ", tickets_[r].what, ", and process ", rank(),
+         ", this one, to ", own.what, "; all of them have to make the same calls of the same jobs, in one order");
+  }
 }
 
 }  // namespace moonflow

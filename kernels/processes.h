@@ -24,6 +24,8 @@ class Processes {
   // Sends these parts, and waits for those: what goes from one process to another arrives in the order in which it is
   // sent. All have to call it, with parts that fit each other. One at a time.
   virtual void exchange(const std::vector<Part>& sent, const std::vector<Part>& received) = 0;
+  // They have lost each other: nothing is exchanged any more, and this process ends without taking leave of the others.
+  virtual void give_up() = 0;
 
   std::mutex turn;  // of whoever exchanges something
 };

@@ -67,6 +67,8 @@ class World : public Processes {
     is_broken_ = false;
   }
 
+  void give_up() override { is_broken_ = true; }
+
  private:
   using Clock = std::chrono::steady_clock;
 

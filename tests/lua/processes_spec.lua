@@ -47,7 +47,7 @@ local folder
 local function together(count, script, launcher)
   local path = folder .. "/script.lua"
   process.write(path, HEAD .. script)
-  local result = process.shell(("timeout 120 mpirun --oversubscribe --bind-to none -n %d %s %s"):format(count,
+  local result = process.shell(("timeout -k 5 120 mpirun --oversubscribe --bind-to none -n %d %s %s"):format(count,
     launcher or process.quote(process.launcher), process.quote(path)), { env = ENV })
   local lines = {}
   for line in result.out:gmatch("[^\n]+") do lines[#lines + 1] = line end
