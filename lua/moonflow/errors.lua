@@ -70,6 +70,28 @@ function errors.text(value)
   return fine and type(text) == "string" and text or "(an error whose __tostring fails)"
 end
 
+--- Is this Lua's own error for want of memory? Its text is all that a pcall leaves of it, and `require` puts its own
+--- before it.
+function errors.is_out_of_memory(value)
+  return value == "not enough memory" or type(value) == "string" and value:find("\tnot enough memory$") ~= nil
+end
+
+local broken = {}  -- what the definition of a job has failed with last; a string has no room for more
+
+--- Notes that the definition of a job fails with `value`, and where the script is.
+function errors.note_definition(value, job, traceback)
+  broken = { value = value, job = job, traceback = traceback }
+end
+
+--- The job whose definition has failed with this value, and the traceback of then. Once: later it may be another error
+--- of the same text.
+function errors.take_definition(value)
+  local note = broken
+  if value == nil or not rawequal(note.value, value) then return nil end
+  broken = {}
+  return note.job, note.traceback
+end
+
 --- Message handler for xpcall: keeps the error as it is and remembers where it was raised.
 --- Strings keep their text, so their traceback travels beside them.
 function errors.traced(value)

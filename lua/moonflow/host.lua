@@ -21,14 +21,16 @@ local host = {}
 
 --- Message handler of every call: keeps an error object, makes one of anything else, and adds the traceback.
 function host.traced(value)
-  if errors.is_error(value) then return errors.traced(value) end
+  local defining, traceback = errors.take_definition(value)
+  if errors.is_error(value) then
+    value.defining = value.defining or defining
+    return errors.traced(value)
+  end
   local message = errors.text(value)
   local where, rest = message:match("^([^\n]-:%d+): (.*)$")
-  -- Its text is all that a pcall leaves of an error for want of memory, and `require` puts its own before it.
   rest = rest or message
-  local is_out = rest == "not enough memory" or rest:find("\tnot enough memory$")
-  local made = errors.new(is_out and "out_of_memory" or "script_error", rest, where)
-  made.traceback = debug.traceback("", 2)
+  local made = errors.new(errors.is_out_of_memory(rest) and "out_of_memory" or "script_error", rest, where)
+  made.defining, made.traceback = defining, traceback or debug.traceback("", 2)
   return made
 end
 
@@ -43,7 +45,8 @@ local function described(value)
   end
   local traceback = value.traceback
   if type(traceback) == "string" then traceback = core.fold_traceback(traceback:match("^\n?(.*)$"), library) end
-  return { code = value.code, text = table.concat(parts, ": "), where = value.where, job = value.job, op = value.op,
+  local job_name = value.job ~= "" and value.job or value.defining
+  return { code = value.code, text = table.concat(parts, ": "), where = value.where, job = job_name, op = value.op,
            traceback = traceback }
 end
 

@@ -86,7 +86,7 @@ end
 
 -- ---- defining -----------------------------------------------------------------------------------------------------
 
-local function define(spec, name, site, body)
+local function make(spec, name, site, body)
   if type(body) ~= "function" then
     errors.raise("invalid_argument", "this is a decorator, not a job yet: the global_function at " .. site
       .. " has no body. Write flow.global_function { ... } (function(...) ... end)")
@@ -123,6 +123,19 @@ local function define(spec, name, site, body)
   job.named[name] = self
   if job.on_define then job.on_define(self, earlier) end
   return self
+end
+
+-- Whoever tells of a definition that fails is told of which job it was; of one in its body the trace knows more.
+local function told(name, fine, ...)
+  if fine then return ... end
+  local problem = ...
+  local job_name, traceback = errors.take_definition(problem)
+  errors.note_definition(problem, job_name or name, traceback)
+  error(problem, 0)
+end
+
+local function define(spec, name, site, body)
+  return told(name, pcall(make, spec, name, site, body))
 end
 
 --- The names of all jobs, in alphabetical order.

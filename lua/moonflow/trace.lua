@@ -3,6 +3,7 @@
 
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
+local debug = debug
 
 local trace = {}
 
@@ -115,6 +116,8 @@ local function explained(value)
       if value:find(entry[1]) then value = value .. entry[2] break end
     end
   end
+  local has_room = not errors.is_out_of_memory(value)  -- for a traceback
+  if current then errors.note_definition(value, current.job, has_room and debug.traceback("", 2) or nil) end
   return errors.traced(value)
 end
 

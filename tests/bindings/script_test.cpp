@@ -38,6 +38,39 @@ TEST_CASE("a script's error keeps its line, and the session stays usable") {
   CHECK(host.predict({1, 2, 3}).size() == 2);
 }
 
+TEST_CASE("an error in the definition of a job names the job, the line and the frames of its body") {
+  Host host;
+  const auto fail = [&](const std::string& body, const char* where, const char* traceback) {
+    const std::string text =
+        "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+        "flow.global_function { name = 'steer', inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) } } (function(x)\n" +
+        body + "\nend)";
+    INFO(body);
+    mf_status* status = mf_session_load_text(host.session, text.data(), text.size(), "robot.lua");
+    CHECK(std::string(mf_status_job(status)) == "steer");
+    CHECK(std::string(mf_status_where(status)) == where);
+    CHECK_THAT(mf_status_traceback(status), Catch::Contains(traceback));
+    CHECK_THAT(mf_status_message(status), !Catch::Contains("steer"));
+    return taken(status);
+  };
+  CHECK(fail("local y = flow.matmul(x, x) return y", "robot.lua:3", "robot.lua:3: in function 'body'") ==
+        MF_SHAPE_MISMATCH);
+  CHECK(fail("local function fall() error('no luck') end fall()", "robot.lua:3", "robot.lua:3: in function 'fall'") ==
+        MF_SCRIPT_ERROR);
+  CHECK(fail("local y = nil y()", "robot.lua:3", "robot.lua:3: in function 'body'") == MF_SCRIPT_ERROR);
+
+  std::string text = "require('moonflow').global_function { name = 'steer' } (function(x) return x end)";
+  mf_status* status = mf_session_load_text(host.session, text.data(), text.size(), "robot.lua");
+  CHECK(std::string(mf_status_job(status)) == "steer");
+  CHECK(std::string(mf_status_where(status)) == "robot.lua:1");
+  CHECK(taken(status) == MF_INVALID_ARGUMENT);
+
+  text = "error('no luck')";  // of no job
+  status = mf_session_load_text(host.session, text.data(), text.size(), "robot.lua");
+  CHECK(std::string(mf_status_job(status)).empty());
+  CHECK(taken(status) == MF_SCRIPT_ERROR);
+}
+
 TEST_CASE("a file that fails to load leaves the jobs as they were") {
   Net host;
   const std::vector<float> before = host.predict({1, 2, 3});
