@@ -56,6 +56,7 @@ local function failure_of(value, what, sequence, submitted)
   elseif type(value) == "string" then
     local place, rest = value:match("^([^\n]-:%d+): (.*)$")
     if place then where, message = place, rest end
+    if errors.is_out_of_memory(message) then code = "out_of_memory" end
   end
   -- A task may fail before anything was delivered.
   local origin = {}

@@ -410,6 +410,27 @@ TEST_CASE("a file that a script requires and has no memory for is out of memory 
   std::filesystem::remove_all(kFolder);
 }
 
+TEST_CASE("a callback that has no memory for a text is out of memory too") {
+  Heap heap;
+  const mf_session_options options = heap.options();
+  moonflow_test::Host host(options);
+  host.load("jit.off()", "off.lua");
+  for (const std::string asks : {"job(flow.np.zeros({ 1 }))(eat) flow.sync()", "flow.spawn(eat) flow.sync()"}) {
+    const std::string script =
+        "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+        "local function eat() return ('x'):rep(2^20) end\n"
+        "local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) },\n"
+        "                                   returns = tp.Callback[tp.Numpy] } (function(x) return x end)\n" +
+        asks;
+    heap.largest = 1 << 18;
+    mf_status* status = mf_session_load_text(host.session, script.data(), script.size(), "game.lua");
+    heap.largest = SIZE_MAX;
+    INFO(mf_status_message(status));
+    CHECK(mf_status_code(status) == MF_OUT_OF_MEMORY);
+    mf_status_free(status);
+  }
+}
+
 TEST_CASE("each operator new may fail") {
   const mf_session_options options = on_one_thread();
   int64_t n = 1;
