@@ -185,6 +185,17 @@ int interrupt(lua_State* L) {
   return 0;
 }
 
+// session:cancel(run)
+int cancel(lua_State* L) {
+  protect(L, [&] {
+    constexpr double kMostRuns = 9007199254740992;  // from there on a number means several
+    const double run = number_at(L, 2, "run");
+    require(run >= 1 && run < kMostRuns, ErrorCode::InvalidArgument, "this is the number of no run");
+    session_here(L).executor().cancel(static_cast<RunId>(run));
+  });
+  return 0;
+}
+
 int clear_interrupt(lua_State* L) {
   protect(L, [&] { any_session(L).executor().clear_interrupt(); });
   return 0;
@@ -333,6 +344,7 @@ void add_session(lua_State* L, State& state) {
                                       {"device", device},
                                       {"open_gpu", open_gpu},
                                       {"interrupt", interrupt},
+                                      {"cancel", cancel},
                                       {"clear_interrupt", clear_interrupt},
                                       {"interrupted", interrupted},
                                       {"set_max_in_flight", set_max_in_flight},

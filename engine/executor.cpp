@@ -209,6 +209,7 @@ void Executor::work() {
     place.splice(place.end(), queued_, queued_.begin());
     std::unique_ptr<Run>& run = place.front();
     running_ = true;
+    running_id_ = run->id;
     if (run->turn || !run->plan->asynchronous || started_in_ != run->lanes)
       progress_.wait(lock, [&] { return nothing_started(); });
     lock.unlock();
@@ -234,6 +235,7 @@ void Executor::work() {
       started_changed_.notify_one();
     }
     running_ = false;
+    running_id_ = 0;
     progress_.notify_all();
   }
 }
@@ -251,7 +253,16 @@ void Executor::take_turn(const Run& run) {
 }
 
 bool Executor::is_stopped(const Run& run) const {
-  return run.cancelled.load(std::memory_order_acquire) || interrupted() || process_ends();
+  return run.cancelled.load(std::memory_order_acquire) || stopped_id_.load(std::memory_order_acquire) == run.id ||
+         interrupted() || process_ends();
+}
+
+// The worker gives a run away before it says that it has none any more, so of that one only the number is looked at.
+void Executor::cancel(RunId id) {
+  const SoonLocked lock(mutex_);
+  for (const std::unique_ptr<Run>& run : queued_)
+    if (run->id == id) run->cancelled.store(true, std::memory_order_release);
+  if (running_id_ == id) stopped_id_.store(id, std::memory_order_release);
 }
 
 void Executor::execute(Run& run) {
@@ -274,7 +285,7 @@ std::optional<Error> Executor::attempt(const Plan& plan, const Work& work) {
     return std::nullopt;
   } catch (const std::exception&) {
     std::optional<Error> error = current_error();
-    if (error->code == ErrorCode::Interrupted) heeded_.store(true, std::memory_order_release);
+    if (error->code == ErrorCode::Interrupted && interrupted()) heeded_.store(true, std::memory_order_release);
     try {
       error->job = plan.job;
     } catch (const std::bad_alloc&) {

@@ -72,6 +72,8 @@ class Executor {
     interrupted_->store(false, std::memory_order_release);
     heeded_.store(false, std::memory_order_release);
   }
+  // Asks one run to stop, as interrupt does all. It ends in its turn; one that has ended is left alone.
+  void cancel(RunId id);
   // Refuses new runs, cancels queued ones, waits for the running one and joins the worker. Idempotent.
   void close();
 
@@ -117,6 +119,7 @@ class Executor {
   Runs started_;                       // on one asynchronous device
   const Lanes* started_in_ = nullptr;  // where the newest of them is
   bool running_ = false;               // the worker has a run, or a turn
+  RunId running_id_ = 0;               // of that run
   bool finishing_ = false;             // so has the finisher
   bool closed_ = false;
   bool all_started_ = false;   // closed, and the worker has ended
@@ -124,6 +127,7 @@ class Executor {
   std::optional<Error> turn_failed_;
   const InterruptFlag interrupted_;
   std::atomic<bool> heeded_{false};
+  std::atomic<RunId> stopped_id_{0};      // the run that was cancelled while the worker had it
   std::atomic<uint64_t> handed_over_{0};  // runs
   std::thread worker_, finisher_;
   std::vector<std::pair<std::shared_ptr<Device>, std::unique_ptr<Lanes>>> lanes_;  // owner thread only

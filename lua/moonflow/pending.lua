@@ -14,9 +14,9 @@ local pending = {}
 
 -- What a call may not have yet is false, so that a name that no call has can be told from it.
 local Pending = { kind = "pending call", callback = false, error_handler = false, attached = false, awaited = false,
-                  waiters = false, problem = false, sequence = false }
+                  waiters = false, problem = false, sequence = false, cancelled = false }
 Pending.__index = Pending
-arguments.publish("Pending", "pending", Pending, "get async_get on_error await ready")
+arguments.publish("Pending", "pending", Pending, "get async_get on_error await ready wait cancel")
 
 local kWhatToDo = "; its result comes to a function, job(x)(function(y) ... end), or to whoever waits for it, "
   .. "job(x):get(). Of a job with `returns = tp.Numpy` the call itself gives it"
@@ -51,6 +51,11 @@ local function what_of(self)
   return "the callback of " .. self.plan.job_name
 end
 
+-- Has its own :cancel() ended it? Whoever has called that needs not be told.
+local function was_stopped(self)
+  return self.cancelled and errors.is_error(self.problem) and self.problem.code == "interrupted"
+end
+
 --- The run has ended.
 function Pending:finish(problem, sequence)
   self.ended, self.sequence = true, sequence
@@ -62,7 +67,7 @@ function Pending:finish(problem, sequence)
     self.problem = problem
     if self.error_handler then
       handlers.call(self.error_handler, "the error handler of " .. self.plan.job_name, sequence, self.site, problem)
-    elseif not self.awaited and not self.waiters then
+    elseif not self.awaited and not self.waiters and not was_stopped(self) then
       handlers.fail(problem)
     end
   elseif self.callback then
@@ -120,18 +125,49 @@ function Pending:on_error(handler)
   return self
 end
 
---- Waits for the run and gives its results, delivering other things meanwhile.
---- @error what the run failed with; inside a callback, unless the run has ended
-function Pending:get()
-  arguments.check_self(self, Pending, "pending:get")
+-- Waits until it has ended; false when the time is over, which `stop` is on the session's clock.
+local function wait_until(self, stop, what)
   if not self.ended then
-    session.refuse_inside("get")
-    if not session.wait_for(self) then
+    session.refuse_inside(what)
+    local came = session.wait_for(self, stop)
+    if came == nil then return false end
+    if not came then
       errors.raise("wrong_state", "the run of " .. self.plan.job_name .. " was given up when its session was closed")
     end
   end
   if self.problem then error(self.problem, 0) end
   handlers.raise_failures()
+  return true
+end
+
+--- Waits for the end of the run as long as there is time, delivering other things meanwhile. A run that is not done
+--- goes on, and may be waited for again, or cancelled.
+--- @param max_ms? number  as of flow.sync: 0 or less is no time. Default: waits until it has ended
+--- @return boolean        whether it has ended
+--- @error what the run failed with; inside a callback, unless the run has ended
+function Pending:wait(max_ms)
+  arguments.check_self(self, Pending, "pending:wait")
+  return wait_until(self, session.end_of(max_ms, "pending:wait"), "wait")
+end
+
+--- Asks the run to stop. One that has not begun does nothing, and one under way ends between two steps. Either fails
+--- with the code "interrupted", in its turn among the runs, which :get, :await, :wait and an error handler are told and
+--- no one else. A run that has begun to change variables, or has been started on a GPU, goes on to its end: a step of
+--- training happens whole or not at all. May be called inside a callback.
+--- @return boolean  false where it had ended already
+function Pending:cancel()
+  arguments.check_self(self, Pending, "pending:cancel")
+  if self.ended then return false end
+  self.cancelled = true
+  session.cancel(self.run)
+  return true
+end
+
+--- Waits for the run and gives its results, delivering other things meanwhile.
+--- @error what the run failed with; inside a callback, unless the run has ended
+function Pending:get()
+  arguments.check_self(self, Pending, "pending:get")
+  wait_until(self, nil, "get")
   return results_of(self)
 end
 
@@ -154,6 +190,6 @@ function Pending:__tostring()
   return "pending call of " .. self.plan.job_name .. (self.ended and " (done)" or "")
 end
 
-interrupts.keep_whole(Pending.get, Pending.await)
+interrupts.keep_whole(wait_until, Pending.get, Pending.await)
 
 return pending

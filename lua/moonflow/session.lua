@@ -269,30 +269,37 @@ function session.is_past(mark)
   return session.in_flight() <= expected
 end
 
-local function deliver_until_ended(thing)
+local function deliver_until_ended(thing, stop)
   while not thing.ended do
     if services[1] then serve() end
     if not handle then return false end
     if not step() then
       if handle:in_flight() == 0 then return false end
-      wait(handle, 50)
+      wait(handle, stop and math.max(0, 1000 * (stop - core.clock())) or 50)
     end
     if handlers.interrupted() then handlers.raise_failures() end
+    if stop and not thing.ended and core.clock() >= stop then return nil end
   end
   return true
 end
 
---- Waits until `thing.ended`, delivering meanwhile. False when nothing is left that could bring it about.
+--- Waits until `thing.ended`, delivering meanwhile. False when nothing is left that could bring it about; nil when the
+--- time is over, which `stop` is on core.clock.
 --- `thing.awaited` is true meanwhile: whoever waits raises its error. Where the wait is cut short nobody does, so an
 --- error that has come is left to the next one who delivers.
-function session.wait_for(thing)
+function session.wait_for(thing, stop)
   local was = thing.awaited
   thing.awaited = true
-  local fine, came = pcall(deliver_until_ended, thing)
+  local fine, came = pcall(deliver_until_ended, thing, stop)
   thing.awaited = was
   if fine then return came end
   if thing.problem and not was then handlers.fail(thing.problem) end
   error(came, 0)
+end
+
+--- Asks a run to stop before it has written anything.
+function session.cancel(run)
+  if handle then handle:cancel(run) end
 end
 
 --- Makes room for one more run: delivers something, or inside a handler puts something aside; waits when there is
@@ -329,7 +336,7 @@ local function refuse_inside(what)
 end
 session.refuse_inside = refuse_inside
 
--- The time at which so many milliseconds are over, on core.clock; nil without a limit.
+--- The time at which so many milliseconds are over, on core.clock; nil without a limit.
 local function end_of(max_ms, what)
   if max_ms == nil then return nil end
   if type(max_ms) ~= "number" then
@@ -337,6 +344,7 @@ local function end_of(max_ms, what)
   end
   return max_ms > 0 and core.clock() + max_ms / 1000 or 0
 end
+session.end_of = end_of
 
 -- Leaves what a poll or a sync has no time for, so that a later one is called for it.
 local function leave_rest()

@@ -265,6 +265,42 @@ TEST_CASE("an interrupt ends what runs and what waits with an error, and the ses
   CHECK(values(toy.call(slow, {floats({3, 3})})[0]) == std::vector<float>{3, 3});
 }
 
+TEST_CASE("a run that is cancelled ends in its turn, and those around it go on") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId slow = graph.append("slow", {graph.feed("x", vec(1))})[0];
+  graph.tap(graph.append("square", {slow})[0], 1);
+  const auto plan = toy.session.compile(graph, "job");
+  Executor& executor = toy.session.executor();
+  Gate::close();
+  std::vector<RunId> runs;
+  for (int i = 0; i < 3; ++i) runs.push_back(toy.session.submit(plan, feed({float(i)})));
+  SECTION("the one under way, and one that waits") {
+    executor.cancel(runs[0]);
+    executor.cancel(runs[1]);
+  }
+  SECTION("two that wait") {
+    executor.cancel(runs[2]);
+    executor.cancel(runs[1]);
+  }
+  Gate::open();
+  std::vector<RunId> ended, stopped;
+  while (ended.size() < 3) {
+    const Completion completion = next(toy.session);
+    if (!completion.end) continue;
+    ended.push_back(completion.run);
+    if (!completion.error) continue;
+    CHECK(completion.error->code == ErrorCode::Interrupted);
+    stopped.push_back(completion.run);
+  }
+  CHECK(ended == runs);
+  CHECK(stopped.size() == 2);
+  CHECK(std::find(stopped.begin(), stopped.end(), runs[1]) != stopped.end());
+  CHECK_FALSE(executor.interrupt_heeded());
+  executor.cancel(runs[1]);
+  CHECK(values(toy.call(plan, {floats({3})})[0]) == std::vector<float>{9});
+}
+
 TEST_CASE("the descriptor is readable exactly while something can be pulled") {
   ToySession toy;
   const auto plan = unary(toy, "square");

@@ -444,6 +444,95 @@ describe("a failing run", function()
   end)
 end)
 
+describe("a call that is waited for or cancelled", function()
+  -- On the CPU, also where tests go to a GPU: runs there are started at once, and then go on to their ends.
+  local function slow_job()
+    return flow.global_function {
+      name = "slow", inputs = { x = tp.Numpy.Placeholder({ 256, 256 }) }, returns = tp.Callback[tp.Numpy],
+      placement = { "cpu", "0:0" },
+    } (function(x)
+      local y = x
+      for _ = 1, 20 do y = flow.matmul(y, x) end
+      return flow.math.reduce_sum(y)
+    end)
+  end
+  local x = np.zeros({ 256, 256 })
+
+  it("goes on when the time is over, and says so", function()
+    local job, got = slow_job(), 0
+    local first, second = job(x), job(x)
+    first(function() got = got + 1 end)
+    assert.is_false(second:wait(0))
+    assert.is_true(first:wait())
+    assert.equal(1, got)
+    repeat local ended = second:wait(0.5) until ended
+    assert.is_true(second:wait(0))
+    assert.equal(0, second:get():item())
+    local fine, problem = pcall(second.wait, second, "soon")
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("pending:wait wants milliseconds, got ", 1, true))
+  end)
+
+  it("is refused a wait inside a callback, until it has ended", function()
+    local job, problem = slow_job(), nil
+    local first, second = job(x), job(x)
+    first(function() problem = select(2, pcall(second.wait, second, 1)) end)
+    flow.sync()
+    assert.equal("wrong_state", problem.code)
+    assert.is_true(second:wait(0))
+  end)
+
+  it("raises what its run has failed with, once", function()
+    local job = flow.global_function {
+      inputs = { i = tp.Numpy.Placeholder({ 1 }, flow.int32) }, returns = tp.Callback[tp.Numpy],
+    } (function(i) return flow.gather(flow.constant(1, flow.float, { 3 }), i) end)
+    local call = job(np.array({ 9 }, flow.int32))
+    local fine, problem = pcall(call.wait, call)
+    assert.is_false(fine)
+    assert.equal("out_of_range", problem.code)
+    flow.sync()
+  end)
+
+  it("stops without a word to others, and those around it go on", function()
+    local job, calls, tries, got = slow_job(), {}, 0
+    repeat  -- this thread may be held up
+      tries = tries + 1
+      got = {}
+      for i = 1, 3 do
+        calls[i] = job(x)
+        calls[i](function() got[#got + 1] = i end)
+      end
+      assert.is_true(calls[2]:cancel())
+      assert.is_true(flow.sync())
+    until #got < 3 or tries == 100
+    assert.same({ 1, 3 }, got)
+    assert.is_false(calls[3]:cancel())
+    local fine, problem = pcall(calls[2].get, calls[2])
+    assert.is_false(fine)
+    assert.equal("interrupted", problem.code)
+  end)
+
+  it("tells its error handler and the task that awaits it", function()
+    local job, told, tries = slow_job(), {}, 0
+    local function tell(problem) told[#told + 1] = problem.code end
+    repeat
+      tries = tries + 1
+      local first, second, third = job(x), job(x), job(x)
+      second:on_error(tell)
+      flow.spawn(function()
+        local fine, problem = pcall(third.await, third)
+        if not fine then tell(problem) end
+      end)
+      second:cancel()
+      third:cancel()
+      first:wait()
+      flow.sync()
+    until #told >= 2 or tries == 100
+    assert.equal("interrupted", told[1])
+    assert.equal("interrupted", told[2])
+  end)
+end)
+
 describe("host mode", function()
   it("says busy instead of waiting, and delivers in poll only", function()
     flow.config.pump("host")
