@@ -37,6 +37,11 @@ extern "C" {
 #else
 #define MF_EXPORT
 #endif
+#if defined(__GNUC__)
+#define MF_INLINE static __inline__ /* for C89 too */
+#else
+#define MF_INLINE static inline
+#endif
 #define MF_ANY_THREAD
 #define MF_OWNER_THREAD
 #define MF_ONE_THREAD
@@ -198,7 +203,7 @@ typedef struct mf_array {
   int32_t reserved;
 } mf_array;
 
-static inline mf_array mf_array_of(mf_dtype dtype, const void* data, uint64_t count) {
+MF_INLINE mf_array mf_array_of(mf_dtype dtype, const void* data, uint64_t count) {
   mf_array array;
   array.struct_size = (uint32_t)sizeof array;
   array.dtype = dtype;
@@ -209,8 +214,8 @@ static inline mf_array mf_array_of(mf_dtype dtype, const void* data, uint64_t co
   array.reserved = 0;
   return array;
 }
-static inline mf_array mf_floats(const float* data, uint64_t count) { return mf_array_of(MF_FLOAT32, data, count); }
-static inline mf_array mf_int32s(const int32_t* data, uint64_t count) { return mf_array_of(MF_INT32, data, count); }
+MF_INLINE mf_array mf_floats(const float* data, uint64_t count) { return mf_array_of(MF_FLOAT32, data, count); }
+MF_INLINE mf_array mf_int32s(const int32_t* data, uint64_t count) { return mf_array_of(MF_INT32, data, count); }
 
 /* What a job takes or gives at one place, or what a variable is. The caller sets struct_size. */
 typedef struct mf_type {

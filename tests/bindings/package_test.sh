@@ -31,7 +31,7 @@ case $test in
     [ -z "$others" ] || fail "exports more than its interface: $others"
     # Every function of the header is there.
     for function in $(grep -o '\bmf_[a-z0-9_]*(' "$prefix/include/moonflow.h" | tr -d '(' | sort -u); do
-      grep -q "inline.* $function(" "$prefix/include/moonflow.h" ||
+      grep -q "MF_INLINE.* $function(" "$prefix/include/moonflow.h" ||
         nm -D --defined-only "$prefix/lib/libmoonflow.so" | grep -q " $function$" || fail "$function is not exported"
     done
     grep -q '^function flow.layers.dense(' "$prefix/share/moonflow/editor/moonflow.lua" || fail "editors are told nothing"
