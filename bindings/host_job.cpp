@@ -1,6 +1,7 @@
 #include "bindings/host_job.h"
 
 #include <cstring>
+#include <exception>
 
 #include "bindings/lua_module.h"
 
@@ -51,6 +52,79 @@ std::vector<Tensor> read_inputs(const HostJob& job, const mf_array* inputs, int3
     feeds.push_back(tensor_of(inputs[i], job.inputs[i].type, input_role(job, i), job.session->memory()));
   return feeds;
 }
+
+// Before the run, so that a training step is not made for nothing.
+void check_outputs(const HostJob& job, const mf_array* outputs, int32_t count) {
+  if (count != static_cast<int32_t>(job.outputs.size()))
+    refuse(MF_INVALID_ARGUMENT, job.name, ": gives ", job.outputs.size(),
+           job.outputs.size() == 1 ? " output, got " : " outputs, got ", count);
+  if (outputs == nullptr && count > 0) refuse(MF_INVALID_ARGUMENT, job.name, ": outputs is NULL");
+  for (int32_t i = 0; i < count && !job.dynamic; ++i)
+    check_destination(outputs[i], job.outputs[i].type, output_role(job, i));
+}
+
+// Starts a run and gives its number, or 0 when too much is in flight.
+mf_run launch(const HostJob& job, const std::vector<Tensor>& feeds, HostRun run) {
+  HostRuns& runs = job.session->runs;
+  runs.reserve();
+  job.session->enter([&](lua_State* L) {
+    luaL_checkstack(L, static_cast<int>(feeds.size()) + 8, "too many arrays");
+    job.session->push_function(L, "launch");
+    job.push(L);
+    for (const Tensor& feed : feeds) push_tensor(L, feed);
+    lua_call(L, static_cast<int>(feeds.size()) + 1, 2);
+    run.id = static_cast<RunId>(lua_tonumber(L, -2));
+    run.only_lua = lua_toboolean(L, -1) != 0;
+  });
+  return run.id == 0 ? 0 : runs.add(std::move(run));
+}
+
+// A run whose results go to arrays of a call that waits for it; given up where that returns without them.
+class Outcome {
+ public:
+  Outcome(const HostJob& job, mf_array* outputs) : job_(job), outputs_(outputs) {}
+  ~Outcome() {
+    HostRun* const run = job_.session->runs.find_number(number_);
+    if (run == nullptr) return;
+    run->forget_function();
+    job_.session->newest()->executor().cancel(run->id);
+  }
+  Outcome(const Outcome&) = delete;
+
+  // Fills the arrays, or throws what the run has failed with; false when the time is over first.
+  bool come_by(const std::vector<Tensor>& feeds, const Deadline& deadline) {
+    while ((number_ = launch(job_, feeds, HostRun(receive, this, job_.outputs.size()))) == 0)
+      if (!deliver_next(*job_.session, deadline) || deadline.is_over()) return false;  // there is no room
+    if (!deliver_run(*job_.session, number_, deadline)) return false;
+    if (!has_come_) refuse(MF_WRONG_STATE, job_.name, ": the run was given up when its session was closed");
+    if (failure_) std::rethrow_exception(failure_);
+    return true;
+  }
+
+ private:
+  static void receive(void* user, const mf_status* error, const mf_array* outputs, int32_t count) {
+    Outcome& self = *static_cast<Outcome*>(user);
+    self.has_come_ = true;
+    try {
+      if (error) throw copy_of(error);
+      for (int32_t i = 0; i < count; ++i) self.fill(i, outputs[i]);
+    } catch (...) {
+      self.failure_ = std::current_exception();
+    }
+  }
+
+  void fill(int32_t index, const mf_array& value) const {
+    const TensorType type{static_cast<DType>(value.dtype), Shape(value.dims, value.dims + value.rank)};
+    check_destination(outputs_[index], type, output_role(job_, static_cast<size_t>(index)));
+    if (value.count > 0) std::memcpy(outputs_[index].data, value.data, static_cast<size_t>(type.bytes()));
+  }
+
+  const HostJob& job_;
+  mf_array* const outputs_;
+  mf_run number_ = 0;
+  bool has_come_ = false;
+  std::exception_ptr failure_;
+};
 
 }  // namespace
 
@@ -233,13 +307,7 @@ mf_status* mf_job_call(mf_job* handle, const mf_array* inputs, int32_t input_cou
                        int32_t output_count) {
   return guarded([&] {
     const EnteredJob job(handle);
-    if (output_count != static_cast<int32_t>(job->outputs.size()))
-      refuse(MF_INVALID_ARGUMENT, job->name, ": gives ", job->outputs.size(),
-             job->outputs.size() == 1 ? " output, got " : " outputs, got ", output_count);
-    if (outputs == nullptr && output_count > 0) refuse(MF_INVALID_ARGUMENT, job->name, ": outputs is NULL");
-    // Before the run, so that a training step is not made for nothing.
-    for (int32_t i = 0; i < output_count && !job->dynamic; ++i)
-      check_destination(outputs[i], job->outputs[i].type, output_role(*job, i));
+    check_outputs(*job, outputs, output_count);
     const std::vector<Tensor> feeds = read_inputs(*job, inputs, input_count);
     std::vector<Tensor> results;
     job->session->enter([&](lua_State* L) {
@@ -254,27 +322,36 @@ mf_status* mf_job_call(mf_job* handle, const mf_array* inputs, int32_t input_cou
   });
 }
 
-mf_status* mf_job_call_async(mf_job* handle, const mf_array* inputs, int32_t input_count, mf_result_function result,
-                             void* user) {
+mf_status* mf_job_call_for(mf_job* handle, const mf_array* inputs, int32_t input_count, mf_array* outputs,
+                           int32_t output_count, double max_ms) {
   return guarded([&] {
+    const Deadline deadline(max_ms);
+    const EnteredJob job(handle);
+    if (job->session->delivering())
+      refuse(MF_WRONG_STATE, job->name, ": a call with a time delivers, which is not possible inside a callback");
+    check_outputs(*job, outputs, output_count);
+    Outcome outcome{*job, outputs};
+    if (!outcome.come_by(read_inputs(*job, inputs, input_count), deadline))
+      refuse(MF_TIMED_OUT, job->name, ": is not done after ", max_ms, " ms");
+  });
+}
+
+mf_status* mf_job_launch(mf_job* handle, const mf_array* inputs, int32_t input_count, mf_result_function result,
+                         void* user, mf_run* run) {
+  return guarded([&] {
+    require_out(run, "run");
+    *run = 0;
     const EnteredJob job(handle);
     if (result == nullptr) refuse(MF_INVALID_ARGUMENT, job->name, ": the result function is NULL");
-    const std::vector<Tensor> feeds = read_inputs(*job, inputs, input_count);
-    HostRuns& runs = job->session->runs;
-    HostRun run(result, user, job->outputs.size());
-    runs.reserve();
-    job->session->enter([&](lua_State* L) {
-      luaL_checkstack(L, input_count + 8, "too many arrays");
-      job->session->push_function(L, "launch");
-      job->push(L);
-      for (const Tensor& feed : feeds) push_tensor(L, feed);
-      lua_call(L, input_count + 1, 2);
-      run.id = static_cast<RunId>(lua_tonumber(L, -2));
-      run.only_lua = lua_toboolean(L, -1) != 0;
-    });
-    if (run.id == 0) refuse(MF_BUSY, job->name, ": too many runs are in flight; poll, and try again");
-    runs.add(std::move(run));
+    *run = launch(*job, read_inputs(*job, inputs, input_count), HostRun(result, user, job->outputs.size()));
+    if (*run == 0) refuse(MF_BUSY, job->name, ": too many runs are in flight; poll, and try again");
   });
+}
+
+mf_status* mf_job_call_async(mf_job* handle, const mf_array* inputs, int32_t input_count, mf_result_function result,
+                             void* user) {
+  mf_run run = 0;
+  return mf_job_launch(handle, inputs, input_count, result, user, &run);
 }
 
 }  // extern "C"

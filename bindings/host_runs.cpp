@@ -23,10 +23,56 @@ HostRun* HostRuns::find(RunId id) {
   return found == runs_.end() ? nullptr : &*found;
 }
 
+HostRun* HostRuns::find_number(mf_run number) {
+  const auto found = std::find_if(runs_.begin(), runs_.end(), [&](const HostRun& run) { return run.number == number; });
+  return found == runs_.end() ? nullptr : &*found;
+}
+
 HostRun HostRuns::remove(HostRun* run) {
   HostRun removed = std::move(*run);
   runs_.erase(runs_.begin() + (run - runs_.data()));
   return removed;
+}
+
+// ---- waiting -----------------------------------------------------------------------------------------------------
+
+Deadline::Deadline(double max_ms)
+    : has_end_(!(max_ms < 0 || max_ms > 1e9)),  // the clock's numbers end somewhere beyond
+      end_(std::chrono::steady_clock::now()) {
+  if (has_end_ && max_ms > 0)  // what is no number is no time
+    end_ += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double, std::milli>(max_ms));
+}
+
+double Deadline::left_ms() const {
+  constexpr double kLong = 1e9;
+  if (!has_end_) return kLong;
+  return std::chrono::duration<double, std::milli>(end_ - std::chrono::steady_clock::now()).count();
+}
+
+bool deliver_next(HostSession& session, const Deadline& deadline) {
+  constexpr double kLookMs = 50;  // prompts that others attach to are served so often
+  for (;;) {
+    if (session.depth() == 0 && session.deliver()) return true;
+    int64_t delivered = 0;
+    session.enter([&](lua_State* L) {
+      session.push_function(L, "poll");  // which refuses where nothing may be delivered
+      lua_pushnumber(L, 0);
+      lua_call(L, 1, 1);
+      delivered = lua_tointeger(L, -1);
+    });
+    if (delivered > 0) return true;
+    if (deadline.is_over()) return false;
+    session.engine().completions().wait(std::min(kLookMs, deadline.left_ms()));
+  }
+}
+
+bool deliver_run(HostSession& session, mf_run run, const Deadline& deadline) {
+  const auto is_under_way = [&] { return session.runs.find_number(run) != nullptr; };
+  while (is_under_way()) {
+    deliver_next(session, deadline);
+    if (is_under_way() && deadline.is_over()) return false;
+  }
+  return true;
 }
 
 namespace {
@@ -116,6 +162,24 @@ mf_status* mf_session_sync_for(mf_session* handle, double max_ms, int32_t* done)
       lua_call(L, is_endless ? 0 : 1, 1);
       if (done) *done = lua_toboolean(L, -1);
     });
+  });
+}
+
+mf_status* mf_run_wait(mf_session* handle, mf_run run, double max_ms, int32_t* done) {
+  if (done) *done = 0;
+  return guarded([&] {
+    const Entered session(handle);
+    if (!session->runs.has_had(run)) refuse(MF_NOT_FOUND, "the session has launched no run ", run);
+    const bool is_done = deliver_run(*session, run, Deadline(max_ms));
+    if (done) *done = is_done;
+  });
+}
+
+mf_status* mf_run_cancel(mf_session* handle, mf_run number) {
+  return guarded([&] {
+    const Entered session(handle);
+    if (!session->runs.has_had(number)) refuse(MF_NOT_FOUND, "the session has launched no run ", number);
+    if (HostRun* const run = session->runs.find_number(number)) session->engine().executor().cancel(run->id);
   });
 }
 

@@ -50,6 +50,7 @@ extern "C" {
 
 typedef struct mf_session mf_session;   /* an engine with its Lua state; belongs to one thread at a time */
 typedef struct mf_job mf_job;           /* a job function, as it was defined when it was looked up */
+typedef uint64_t mf_run;                /* a run that was launched, by its number in its session; 0: none */
 typedef struct mf_prepared mf_prepared; /* a job with fixed buffers and weights of its own */
 typedef struct mf_bytes mf_bytes;       /* memory that the library hands out */
 typedef struct mf_status mf_status;     /* what went wrong */
@@ -73,7 +74,8 @@ enum {
   MF_INTERNAL = 12,       /* a fault of a library below this one */
   MF_SCRIPT_ERROR = 13,   /* the script raised it, or it does not compile */
   MF_INVALID_HANDLE = 14, /* NULL, of another kind, or closed */
-  MF_WRONG_THREAD = 15    /* the session belongs to another thread, or to none */
+  MF_WRONG_THREAD = 15,   /* the session belongs to another thread, or to none */
+  MF_TIMED_OUT = 16       /* the time that a call was given is over */
 };
 
 /* The code of a status: MF_OK for NULL, MF_INVALID_HANDLE for what is no status. */
@@ -83,7 +85,7 @@ MF_EXPORT MF_ANY_THREAD mf_code mf_status_code(const mf_status* status);
 MF_EXPORT MF_ANY_THREAD const char* mf_status_message(const mf_status* status);
 /* The script's line, "file:line", or "". */
 MF_EXPORT MF_ANY_THREAD const char* mf_status_where(const mf_status* status);
-/* The job to blame, or "". */
+/* The job to blame, or whose definition has failed, or "". */
 MF_EXPORT MF_ANY_THREAD const char* mf_status_job(const mf_status* status);
 /* The op to blame with its name, or "". */
 MF_EXPORT MF_ANY_THREAD const char* mf_status_op(const mf_status* status);
@@ -245,6 +247,12 @@ MF_EXPORT MF_ANY_THREAD mf_status* mf_job_output(mf_job* job, int32_t index, mf_
  * whatever else becomes ready is delivered before it returns. Inside a callback it waits for its own run only. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_call(mf_job* job, const mf_array* inputs, int32_t input_count,
                                                  mf_array* outputs, int32_t output_count);
+/* The same for as long as there is time: it returns when `max_ms` are over, or some microseconds later, whatever the
+ * run does meanwhile, and below 0 there is no end. MF_TIMED_OUT then: the run is cancelled as by mf_run_cancel,
+ * `outputs` are as they were, and a step of training may still have happened, whole. The run takes place on a thread of
+ * the library, which costs some tens of microseconds that mf_job_call does not. MF_WRONG_STATE inside a callback. */
+MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_call_for(mf_job* job, const mf_array* inputs, int32_t input_count,
+                                                     mf_array* outputs, int32_t output_count, double max_ms);
 /* Receives the results of an asynchronous call, or what it failed with. Called on the owner thread inside
  * mf_session_poll or another call that delivers. All arguments are the library's and end with the call. It may launch
  * and read; it may not wait: mf_session_poll and mf_session_sync give MF_WRONG_STATE there. It returns, and leaves
@@ -254,6 +262,19 @@ typedef void (*mf_result_function)(void* user, const mf_status* error, const mf_
  * session is closed first. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_call_async(mf_job* job, const mf_array* inputs, int32_t input_count,
                                                        mf_result_function result, void* user);
+/* The same, and *run is the number of the run, for the two functions below; 0 with a status. */
+MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_launch(mf_job* job, const mf_array* inputs, int32_t input_count,
+                                                   mf_result_function result, void* user, mf_run* run);
+/* Waits until the result function of the run has been called, delivering what becomes ready meanwhile, as long as there
+ * is time; a `max_ms` below 0 has no end. What is not done goes on. *done is 1 when it has been called, also before
+ * this; with a status, which is what another function or run has left, it is 0. `done` may be NULL. MF_WRONG_STATE
+ * inside a callback. */
+MF_EXPORT MF_OWNER_THREAD mf_status* mf_run_wait(mf_session* session, mf_run run, double max_ms, int32_t* done);
+/* Asks one run to stop: before it begins, or between two of its steps as long as it has changed no variable. Its result
+ * function is called all the same, in its turn among the runs, with MF_INTERRUPTED, or with the results when it was too
+ * late. A run that has been started on a GPU goes on to its end. Does not wait. For a run that has ended nothing
+ * happens; a number that no run has had is MF_NOT_FOUND. */
+MF_EXPORT MF_OWNER_THREAD mf_status* mf_run_cancel(mf_session* session, mf_run run);
 
 /* ---- variables and checkpoints ----------------------------------------------------------------------------------- */
 
@@ -287,7 +308,9 @@ MF_EXPORT MF_ANY_THREAD mf_code mf_bytes_free(mf_bytes* bytes);
  * on which of the job's prepared calls this is. Watches are not called. Costs a compilation, after the runs under way;
  * the session goes on as before. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_prepare(mf_job* job, mf_prepared** prepared);
-/* The fixed buffer of an input or output: its memory, dtype and count. Constant from here to the end of the handle. */
+/* The call's own buffer of an input or output: its memory, dtype and count. Constant from here to the end of the
+ * handle.
+ */
 MF_EXPORT MF_ANY_THREAD mf_status* mf_prepared_input(mf_prepared* prepared, int32_t index, mf_array* buffer);
 MF_EXPORT MF_ANY_THREAD mf_status* mf_prepared_output(mf_prepared* prepared, int32_t index, mf_array* buffer);
 /* Runs it a few times on the calling thread, so that caches, stack and thread-local state are there. Once per thread.
@@ -393,6 +416,10 @@ typedef struct mf_api {
   mf_status* (*job_name)(mf_session*, int32_t, const char**);
   mf_status* (*session_memory)(mf_session*, mf_memory*);
   mf_code (*prepared_reset)(mf_prepared*);
+  mf_status* (*job_call_for)(mf_job*, const mf_array*, int32_t, mf_array*, int32_t, double);
+  mf_status* (*job_launch)(mf_job*, const mf_array*, int32_t, mf_result_function, void*, mf_run*);
+  mf_status* (*run_wait)(mf_session*, mf_run, double, int32_t*);
+  mf_status* (*run_cancel)(mf_session*, mf_run);
 } mf_api;
 
 /* The table of that version, or NULL when this library has none. It lives as long as the process. */

@@ -366,16 +366,32 @@ class Job {
   void call(std::initializer_list<Input> inputs, std::initializer_list<Output> outputs) {
     run({inputs.begin(), inputs.end()}, {outputs.begin(), outputs.end()});
   }
-  // Copies the inputs, starts the run and returns. `handler` is called once, inside a later poll(), sync() or call; not
-  // at all if the session ends first. Throws MF_BUSY when too much is in flight: poll, and try again.
-  void launch(const std::vector<Input>& inputs, Handler handler) { check(start(inputs, std::move(handler))); }
-  void launch(std::initializer_list<Input> inputs, Handler handler) { check(start(inputs, std::move(handler))); }
+  // The same for as long as there is time: false when it is over, and then the run is cancelled and `outputs` are as
+  // they were. Not in a handler.
+  bool call_for(double max_ms, const std::vector<Input>& inputs, const std::vector<Output>& outputs) {
+    return run({inputs.begin(), inputs.end()}, {outputs.begin(), outputs.end()}, max_ms);
+  }
+  bool call_for(double max_ms, std::initializer_list<Input> inputs, std::initializer_list<Output> outputs) {
+    return run({inputs.begin(), inputs.end()}, {outputs.begin(), outputs.end()}, max_ms);
+  }
+  // Copies the inputs, starts the run and returns its number, for Session::wait and Session::cancel. `handler` is
+  // called once, inside a later poll(), sync() or call; not at all if the session ends first. Throws MF_BUSY when too
+  // much is in flight: poll, and try again.
+  mf_run launch(const std::vector<Input>& inputs, Handler handler) {
+    mf_run run = 0;
+    check(start(inputs, std::move(handler), run));
+    return run;
+  }
+  mf_run launch(std::initializer_list<Input> inputs, Handler handler) {
+    return launch(std::vector<Input>(inputs), std::move(handler));
+  }
   // The same for a loop that launches what there is room for: false instead of MF_BUSY.
   bool try_launch(std::initializer_list<Input> inputs, Handler handler) {
     return try_launch(std::vector<Input>(inputs), std::move(handler));
   }
   bool try_launch(const std::vector<Input>& inputs, Handler handler) {
-    mf_status* status = start(inputs, std::move(handler));
+    mf_run run = 0;
+    mf_status* status = start(inputs, std::move(handler), run);
     if (mf_status_code(status) == MF_BUSY) return mf_status_free(status), false;
     check(status);
     return true;
@@ -397,12 +413,20 @@ class Job {
     deliveries_->check(mf_job_call(handle_.get(), inputs.data(), static_cast<int32_t>(inputs.size()), outputs.data(),
                                    static_cast<int32_t>(outputs.size())));
   }
+  bool run(const std::vector<mf_array>& inputs, std::vector<mf_array> outputs, double max_ms) {
+    mf_status* status = mf_job_call_for(handle_.get(), inputs.data(), static_cast<int32_t>(inputs.size()),
+                                        outputs.data(), static_cast<int32_t>(outputs.size()), max_ms);
+    const bool in_time = mf_status_code(status) != MF_TIMED_OUT;
+    if (!in_time) mf_status_free(std::exchange(status, nullptr));
+    deliveries_->check(status);
+    return in_time;
+  }
 
-  mf_status* start(const std::vector<Input>& inputs, Handler handler) {
+  mf_status* start(const std::vector<Input>& inputs, Handler handler, mf_run& run) {
     const std::vector<mf_array> arrays(inputs.begin(), inputs.end());
     Deliveries::Waiting* entry = deliveries_->expect(std::move(handler));
-    mf_status* status = mf_job_call_async(handle_.get(), arrays.data(), static_cast<int32_t>(arrays.size()),
-                                          Deliveries::deliver, entry);
+    mf_status* status = mf_job_launch(handle_.get(), arrays.data(), static_cast<int32_t>(arrays.size()),
+                                      Deliveries::deliver, entry, &run);
     if (status) deliveries_->forget(entry);
     return status;
   }
@@ -511,6 +535,15 @@ class Session {
     deliver(mf_session_sync_for(handle(), max_ms, &done));
     return done != 0;
   }
+  // Waits until the handler of a run that was launched has been called, or the time is over, below 0: until it has
+  // been. Gives whether it has. A run that is not done goes on.
+  bool wait(mf_run run, double max_ms = -1) {
+    int32_t done = 0;
+    deliver(mf_run_wait(handle(), run, max_ms, &done));
+    return done != 0;
+  }
+  // Asks a run to stop, whose handler then meets MF_INTERRUPTED, unless it is too late.
+  void cancel(mf_run run) { check(mf_run_cancel(handle(), run)); }
   int32_t in_flight() {
     int32_t count = 0;
     check(mf_session_in_flight(handle(), &count));

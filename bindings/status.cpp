@@ -24,7 +24,7 @@ mf_status* const kOutOfMemory = reinterpret_cast<mf_status*>(uintptr_t{0xFFFFFFF
 mf_code code_of(ErrorCode code) { return static_cast<mf_code>(code) + 1; }
 
 mf_code code_named(const std::string& name) {
-  for (mf_code code = MF_OK + 1; code <= MF_WRONG_THREAD; ++code)
+  for (mf_code code = MF_OK + 1; code <= MF_TIMED_OUT; ++code)
     if (name == mf_code_name(code)) return code;
   return MF_SCRIPT_ERROR;
 }
@@ -41,6 +41,15 @@ Status::Status(Status&& other) noexcept
       traceback(std::move(other.traceback)),
       cause(other.cause) {
   other.cause = nullptr;
+}
+
+Status copy_of(const mf_status* status) {
+  Status copy(mf_status_code(status), mf_status_message(status));
+  copy.where = mf_status_where(status);
+  copy.job = mf_status_job(status);
+  copy.op = mf_status_op(status);
+  copy.traceback = mf_status_traceback(status);
+  return copy;
 }
 
 // One cause after the other: a list of thousands would not fit on the stack.
@@ -148,6 +157,8 @@ const char* mf_code_name(mf_code code) {
       return "invalid_handle";
     case MF_WRONG_THREAD:
       return "wrong_thread";
+    case MF_TIMED_OUT:
+      return "timed_out";
     default:
       return code > MF_OK && code <= MF_INTERNAL ? moonflow::name(static_cast<moonflow::ErrorCode>(code - 1))
                                                  : "unknown";

@@ -26,6 +26,8 @@ struct Status {
   ~Status();
 };
 
+// Without its causes.
+Status copy_of(const mf_status* status);
 mf_code code_of(ErrorCode code);
 // The code of that name ("shape_mismatch"); MF_SCRIPT_ERROR for a name that is none.
 mf_code code_named(const std::string& name);

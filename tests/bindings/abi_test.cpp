@@ -50,6 +50,8 @@ std::vector<Use> uses_of_session() {
       {"poll", [=](void* h) { return taken(mf_session_poll(as(h), 0, &number)); }},
       {"sync", [=](void* h) { return taken(mf_session_sync(as(h))); }},
       {"sync_for", [=](void* h) { return taken(mf_session_sync_for(as(h), 0, &number)); }},
+      {"run_wait", [=](void* h) { return taken(mf_run_wait(as(h), 1, 0, &number)); }},
+      {"run_cancel", [=](void* h) { return taken(mf_run_cancel(as(h), 1)); }},
       {"in_flight", [=](void* h) { return taken(mf_session_in_flight(as(h), &number)); }},
       {"descriptor", [=](void* h) { return taken(mf_session_descriptor(as(h), &number)); }},
       {"memory", [=](void* h) { return taken(mf_session_memory(as(h), &memory)); }},
@@ -76,6 +78,7 @@ std::vector<Use> uses_of_job() {
   static mf_array array = mf_floats(floats, 3), out = mf_floats(floats, 2);
   static mf_type type;
   static mf_prepared* prepared;
+  static mf_run run;
   type.struct_size = sizeof type;
   const auto as = [](void* handle) { return static_cast<mf_job*>(handle); };
   return {
@@ -85,6 +88,8 @@ std::vector<Use> uses_of_job() {
       {"output", [=](void* h) { return taken(mf_job_output(as(h), 0, &type)); }},
       {"call", [=](void* h) { return taken(mf_job_call(as(h), &array, 1, &out, 1)); }},
       {"call_async", [=](void* h) { return taken(mf_job_call_async(as(h), &array, 1, nothing, nullptr)); }},
+      {"call_for", [=](void* h) { return taken(mf_job_call_for(as(h), &array, 1, &out, 1, -1)); }},
+      {"launch", [=](void* h) { return taken(mf_job_launch(as(h), &array, 1, nothing, nullptr, &run)); }},
       {"prepare", [=](void* h) { return taken(mf_job_prepare(as(h), &prepared)); }},
   };
 }
@@ -253,6 +258,7 @@ TEST_CASE("NULL, numbers, handles of another kind and closed handles give a stat
   CHECK(std::string(mf_code_name(MF_SHAPE_MISMATCH)) == "shape_mismatch");
   CHECK(std::string(mf_code_name(MF_INTERNAL)) == "internal");
   CHECK(std::string(mf_code_name(MF_SCRIPT_ERROR)) == "script_error");
+  CHECK(std::string(mf_code_name(MF_TIMED_OUT)) == "timed_out");
   CHECK(std::string(mf_code_name(-1)) == "unknown");
   CHECK(mf_prepared_close(prepared) == MF_OK);
 }
@@ -471,6 +477,7 @@ TEST_CASE("the table holds the same functions, and there is none for another ver
   CHECK(api->struct_size == sizeof(mf_api));
   CHECK(api->session_open == mf_session_open);
   CHECK(api->prepared_close == mf_prepared_close);
+  CHECK(api->run_cancel == mf_run_cancel);
   CHECK(std::string(api->library_version()) == mf_version());
   CHECK(mf_get_api(0) == nullptr);
   CHECK(mf_get_api(MF_API_VERSION + 1) == nullptr);

@@ -146,6 +146,36 @@ TEST_CASE("a sync with a time says whether all is done") {
   CHECK(host.sync());
 }
 
+TEST_CASE("a call has a time, and a run that was launched is waited for or cancelled") {
+  moonflow::Session host = session();
+  moonflow::Job scale = host.job("scale");
+  Floats y(3);
+  CHECK(scale.call_for(60e3, {Floats{1, 2, 3}}, {y}));
+  CHECK(y == Floats{2, 4, 6});
+  host.load_text(
+      "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+      "flow.global_function { name = 'slow', inputs = { x = tp.Numpy.Placeholder({ 256, 256 }) },\n"
+      "  returns = tp.Numpy } (function(x)\n"
+      "  for _ = 1, 20 do x = flow.matmul(x, x) end\n"
+      "  return flow.math.reduce_sum(x)\n"
+      "end)",
+      "slow.lua");
+  moonflow::Job slow = host.job("slow");
+  const Floats x(256 * 256);
+  Floats sum = {7};
+  int ended = 0, stopped = 0;
+  const auto on_result = [&](const moonflow::Result& result) { ++(result.failed() ? stopped : ended); };
+  const mf_run first = slow.launch({x}, on_result), second = slow.launch({x}, on_result);
+  host.cancel(second);
+  CHECK_FALSE(host.wait(second, 0));
+  CHECK_FALSE(slow.call_for(0, {x}, {sum}));
+  CHECK(sum[0] == 7);
+  CHECK(host.wait(first));
+  CHECK(host.wait(second));
+  CHECK(ended + stopped == 2);
+  CHECK(code_of([&] { host.cancel(second + 100); }) == MF_NOT_FOUND);
+}
+
 TEST_CASE("what handlers throw is thrown by the polls, one by one, and harms nothing") {
   moonflow::Session host = session();
   moonflow::Job scale = host.job("scale");

@@ -141,6 +141,7 @@ struct Life {
               predict, &input, 1, [](void*, const mf_status*, const mf_array*, int32_t) {}, nullptr);
         },
         [this] { return mf_session_sync(session); },
+        [this] { return mf_job_call_for(predict, &input, 1, &output, 1, -1); },
         [this] { return mf_job_prepare(predict, &prepared); },
         [this] { return mf_prepared_publish(prepared); },
         [this] { return mf_session_save(session, kFolder.c_str(), 1); },
