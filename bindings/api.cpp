@@ -70,6 +70,9 @@ const mf_api kApi = {
     mf_job_launch,
     mf_run_wait,
     mf_run_cancel,
+    mf_prepared_bind_input,
+    mf_prepared_bind_output,
+    mf_prepared_interrupt,
 };
 
 // Hosts are compiled against these places for good; the table only grows at its end.
@@ -84,7 +87,7 @@ static_assert(offsetof(mf_api, variable_find) == 8 + 53 * sizeof(void*));
 static_assert(offsetof(mf_api, job_name) == 8 + 55 * sizeof(void*));
 static_assert(offsetof(mf_api, session_memory) == 8 + 56 * sizeof(void*));
 static_assert(offsetof(mf_api, prepared_reset) == 8 + 57 * sizeof(void*));
-static_assert(offsetof(mf_api, run_cancel) == 8 + 61 * sizeof(void*));
+static_assert(offsetof(mf_api, prepared_interrupt) == 8 + 64 * sizeof(void*));
 
 }  // namespace
 

@@ -18,12 +18,14 @@ constexpr int kWarmUpRuns = 16;
 struct PreparedHandle {
   static constexpr Kind kKind = Kind::Prepared;
   std::shared_ptr<HostSession> session;
+  std::string job;
+  std::vector<std::string> inputs, outputs;  // their names
   lua::PreparedBox prepared;
   Latest<std::optional<lua::PlainError>> failure;  // of a run; left by the thread that runs
   std::mutex asking;                               // between threads that ask for it
 };
 
-// For the thread that runs, which takes no memory for it beyond what was thrown.
+// For the thread that runs; takes no memory for it beyond what was thrown.
 mf_code note(PreparedHandle& handle, const lua::PlainError& error) {
   handle.failure.draft() = error;
   handle.failure.leave();
@@ -36,10 +38,16 @@ mf_code attempt(mf_prepared* handle, const Work& work) {
   const Pinned<PreparedHandle, mf_prepared> pinned(handle);
   if (!pinned) return MF_INVALID_HANDLE;
   try {
-    work(*pinned->prepared.call);
+    const KeptThreads kept;
+    work(*pinned);
     return MF_OK;
   } catch (const Error& error) {
     return note(*pinned, lua::PlainError(error));
+  } catch (const Status& status) {
+    lua::PlainError error;
+    error.code = static_cast<ErrorCode>(status.code - code_of(ErrorCode{}));
+    std::snprintf(error.message, sizeof error.message, "%s", status.message.c_str());
+    return note(*pinned, error);
   } catch (const std::bad_alloc&) {
     return note(*pinned, lua::PlainError());
   } catch (const std::exception& exception) {
@@ -73,6 +81,21 @@ mf_status* buffer_of(mf_prepared* handle, int32_t index, mf_array* buffer,
   });
 }
 
+// What the ways to bind inputs and outputs have in common.
+mf_code bind(mf_prepared* handle, int32_t index, const mf_array* memory, const char* kind,
+             const std::vector<Tensor>& (PreparedCall::*list)() const, std::vector<std::string> PreparedHandle::*names,
+             void (PreparedCall::*bind_one)(size_t, void*)) {
+  return attempt(handle, [&](PreparedHandle& self) {
+    PreparedCall& call = *self.prepared.call;
+    const std::vector<Tensor>& tensors = (call.*list)();
+    if (index < 0 || index >= static_cast<int32_t>(tensors.size()))
+      refuse(MF_OUT_OF_RANGE, self.job, " has ", tensors.size(), " ", kind, "s, there is none at index ", index);
+    const auto at = static_cast<size_t>(index);
+    if (memory) check_destination(*memory, tensors[at].type(), {self.job.c_str(), kind, (self.*names)[at].c_str()});
+    (call.*bind_one)(at, memory ? memory->data : nullptr);
+  });
+}
+
 }  // namespace
 
 }  // namespace moonflow::host
@@ -89,6 +112,9 @@ mf_status* mf_job_prepare(mf_job* handle, mf_prepared** prepared) {
     const EnteredJob job(handle);
     auto owned = std::make_unique<PreparedHandle>();
     owned->session = job->session;
+    owned->job = job->name;
+    for (const NamedValue& input : job->inputs) owned->inputs.push_back(input.name);
+    for (const NamedValue& output : job->outputs) owned->outputs.push_back(output.name);
     prepare(*job, owned->prepared);
     *prepared = make_handle<mf_prepared>(std::move(owned));
     if (*prepared == nullptr) throw std::bad_alloc();
@@ -103,11 +129,18 @@ mf_status* mf_prepared_output(mf_prepared* handle, int32_t index, mf_array* buff
   return buffer_of(handle, index, buffer, &PreparedCall::outputs, "output");
 }
 
+mf_code mf_prepared_bind_input(mf_prepared* handle, int32_t index, const mf_array* memory) {
+  return bind(handle, index, memory, "input", &PreparedCall::inputs, &PreparedHandle::inputs,
+              &PreparedCall::bind_input);
+}
+
+mf_code mf_prepared_bind_output(mf_prepared* handle, int32_t index, const mf_array* memory) {
+  return bind(handle, index, memory, "output", &PreparedCall::outputs, &PreparedHandle::outputs,
+              &PreparedCall::bind_output);
+}
+
 mf_code mf_prepared_run(mf_prepared* handle) {
-  return attempt(handle, [](PreparedCall& call) {
-    const KeptThreads kept;
-    call.run();
-  });
+  return attempt(handle, [](PreparedHandle& self) { self.prepared.call->run(); });
 }
 
 mf_status* mf_prepared_failure(mf_prepared* handle) {
@@ -131,10 +164,14 @@ mf_code mf_prepared_warm_up(mf_prepared* handle) {
 }
 
 mf_code mf_prepared_reset(mf_prepared* handle) {
-  return attempt(handle, [](PreparedCall& call) {
-    const KeptThreads kept;  // as in a run
-    call.reset();
-  });
+  return attempt(handle, [](PreparedHandle& self) { self.prepared.call->reset(); });
+}
+
+mf_code mf_prepared_interrupt(mf_prepared* handle) {
+  const Pinned<PreparedHandle, mf_prepared> pinned(handle);
+  if (!pinned) return MF_INVALID_HANDLE;
+  pinned->prepared.call->interrupt();
+  return MF_OK;
 }
 
 uint64_t mf_prepared_generation(mf_prepared* handle) {

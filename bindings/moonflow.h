@@ -313,6 +313,14 @@ MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_prepare(mf_job* job, mf_prepared** p
  */
 MF_EXPORT MF_ANY_THREAD mf_status* mf_prepared_input(mf_prepared* prepared, int32_t index, mf_array* buffer);
 MF_EXPORT MF_ANY_THREAD mf_status* mf_prepared_output(mf_prepared* prepared, int32_t index, mf_array* buffer);
+/* Lets runs read an input, or write an output, in memory of the host, in the place of the own buffer, until it is bound
+ * again; NULL binds the own one. So a run writes into a ring or into shared memory, where each tick may bind the next
+ * place, or reads what another prepared call has written. Dtype and count must be those of the buffer, dims those or
+ * NULL. The memory is aligned for the dtype, does not overlap what the call reads or writes otherwise, though two
+ * inputs may lie in one place, and is there as long as it is bound. Else mf_prepared_failure says what was wrong, and
+ * the binding is as before. */
+MF_EXPORT MF_REAL_TIME mf_code mf_prepared_bind_input(mf_prepared* prepared, int32_t index, const mf_array* memory);
+MF_EXPORT MF_REAL_TIME mf_code mf_prepared_bind_output(mf_prepared* prepared, int32_t index, const mf_array* memory);
 /* Runs it a few times on the calling thread, so that caches, stack and thread-local state are there. Once per thread.
  */
 MF_EXPORT MF_ONE_THREAD mf_code mf_prepared_warm_up(mf_prepared* prepared);
@@ -320,8 +328,12 @@ MF_EXPORT MF_ONE_THREAD mf_code mf_prepared_warm_up(mf_prepared* prepared);
  * outside of what it picks from for instance, puts its error into words, and so allocates; its outputs are not to be
  * used. */
 MF_EXPORT MF_REAL_TIME mf_code mf_prepared_run(mf_prepared* prepared);
-/* What the last run that failed has failed with, whatever runs came after it; NULL when none has. May be asked beside
- * the thread that runs, which does not notice. */
+/* Stops the run under way: it ends before its next step with MF_INTERRUPTED, as long as it has not begun to change the
+ * variables that the job assigns, which then are as before it. A step is not cut short. Without a run under way nothing
+ * happens. For a thread that watches over a control loop. */
+MF_EXPORT MF_SIGNAL_SAFE mf_code mf_prepared_interrupt(mf_prepared* prepared);
+/* What the last run, reset or binding that failed has failed with, whatever came after it; NULL when none has. May be
+ * asked beside the thread that runs, which does not notice. */
 MF_EXPORT MF_ANY_THREAD mf_status* mf_prepared_failure(mf_prepared* prepared);
 /* Gives the variables that the job assigns the values that they had when the call was prepared: for a new episode, and
  * after a warm-up, whose runs are runs. */
@@ -420,6 +432,9 @@ typedef struct mf_api {
   mf_status* (*job_launch)(mf_job*, const mf_array*, int32_t, mf_result_function, void*, mf_run*);
   mf_status* (*run_wait)(mf_session*, mf_run, double, int32_t*);
   mf_status* (*run_cancel)(mf_session*, mf_run);
+  mf_code (*prepared_bind_input)(mf_prepared*, int32_t, const mf_array*);
+  mf_code (*prepared_bind_output)(mf_prepared*, int32_t, const mf_array*);
+  mf_code (*prepared_interrupt)(mf_prepared*);
 } mf_api;
 
 /* The table of that version, or NULL when this library has none. It lives as long as the process. */

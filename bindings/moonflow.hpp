@@ -233,9 +233,23 @@ class Prepared {
     return {all.data(), all.size()};
   }
 
+  // Lets runs read or write memory of the host in the place of such a buffer; see mf_prepared_bind_input. Fit for the
+  // thread that runs as long as the memory is; throws where it is not.
+  void bind_input(int32_t index, const Input& memory) {
+    bound(mf_prepared_bind_input(handle_.get(), index, &static_cast<const mf_array&>(memory)));
+  }
+  void bind_output(int32_t index, const Output& memory) {
+    bound(mf_prepared_bind_output(handle_.get(), index, &static_cast<const mf_array&>(memory)));
+  }
+  void bind_own_input(int32_t index) { bound(mf_prepared_bind_input(handle_.get(), index, nullptr)); }
+  void bind_own_output(int32_t index) { bound(mf_prepared_bind_output(handle_.get(), index, nullptr)); }
+
   mf_code warm_up() noexcept { return mf_prepared_warm_up(handle_.get()); }
   mf_code run() noexcept { return mf_prepared_run(handle_.get()); }
-  // What the last run that failed has failed with, if any has. From any thread, beside the one that runs.
+  // Stops the run under way before its next step; without one nothing happens. From any thread, or a signal handler.
+  mf_code interrupt() noexcept { return mf_prepared_interrupt(handle_.get()); }
+  // What the last run, reset or binding that failed has failed with, if any has. From any thread, beside the one that
+  // runs.
   std::optional<Error> failure() const {
     const std::unique_ptr<mf_status, mf_code (*)(mf_status*)> status(mf_prepared_failure(handle_.get()),
                                                                      mf_status_free);
@@ -248,6 +262,11 @@ class Prepared {
   mf_prepared* handle() const noexcept { return handle_.get(); }  // for the C interface; stays this object's
 
  private:
+  void bound(mf_code code) const {
+    if (code == MF_INVALID_HANDLE) throw std::invalid_argument("moonflow: this is no open prepared call");
+    if (code != MF_OK) throw *failure();
+  }
+
   template <typename T>
   Span<T> buffer(const char* what, mf_status* (*ask)(mf_prepared*, int32_t, mf_array*), int32_t index) const {
     mf_array array = mf_array_of(DtypeOf<T>::value, nullptr, 0);

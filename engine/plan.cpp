@@ -47,7 +47,8 @@ void Plan::bind_taps(const Tensor* tapped) {
   for (size_t i = 0; i < taps.size(); ++i) {
     const PlannedTap& tap = taps[i];
     if (tap.output < 0) continue;
-    steps[tap.after_step].outputs[tap.output] = tapped[i] ? tapped[i].data() : const_cast<void*>(tap.source);
+    void* const to = wanted_at(i, tapped);
+    steps[tap.after_step].outputs[tap.output] = to ? to : const_cast<void*>(tap.source);
   }
 }
 

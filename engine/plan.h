@@ -75,6 +75,7 @@ struct PlannedTap {
   // The output of that step that is this value, where nobody else wants it: the step then writes it where the tap wants
   // it, and nothing is copied.
   int output = -1;
+  void* data = nullptr;  // what is bound now
 };
 
 // A variable, and the copy of it that the steps use.
@@ -122,12 +123,15 @@ class Plan : public std::enable_shared_from_this<Plan> {
   }
   // Where the launches find a feed. Holds until it is bound again.
   void bind(size_t feed, void* data);
+  // Where a tapped value goes in runs that bring no tensors for them, until it is bound again; nullptr: it is not
+  // wanted.
+  void bind_tap(size_t tap, void* data) { taps[tap].data = data; }
   // What a branch waits for that begins with a run: the last kept step, or -1 without one.
   int start_place() const { return kept_steps - 1; }
   // Launches the steps in order and waits for them. Tapped values go to `tapped`, one per tap; without a value where
-  // one is not wanted. Asks `stopped` before each step up to the first write, and throws Interrupted when it says so:
-  // the writes of a run happen all or not at all. What a step throws is given its label and site. With a profile, tells
-  // it of each step and of the whole, as run number `run`.
+  // one is not wanted. Without `tapped` they go where they are bound. Asks `stopped` before each step up to the first
+  // write, and throws Interrupted when it says so: the writes of a run happen all or not at all. What a step throws is
+  // given its label and site. With a profile, tells it of each step and of the whole, as run number `run`.
   template <class Stopped>
   void launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, Profile* profile = nullptr,
               uint64_t run = 0);
@@ -159,6 +163,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   void copy_taps(const Copy& copy, int step, size_t& next) const;
   // Has the steps write what they make for one tap alone to `tapped`, or to its place in the arena if it is not wanted.
   void bind_taps(const Tensor* tapped);
+  void* wanted_at(size_t tap, const Tensor* tapped) const { return tapped ? tapped[tap].data() : taps[tap].data; }
   void note_writes() const;
   void note(Profile& profile, int step, uint64_t run, int64_t begin_ns);
 
@@ -180,7 +185,7 @@ void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, 
   const int64_t begin_ns = profile ? Profile::now_ns() : 0;
   bind_taps(tapped);
   const auto copy = [&](int tap, const void* source) {
-    if (tapped[tap]) device->copy(stream, tapped[tap].data(), source, tapped[tap].bytes());
+    if (void* const to = wanted_at(tap, tapped)) device->copy(stream, to, source, taps[tap].type.bytes());
   };
   size_t next_tap = 0;
   const uint64_t newest = newest_version();

@@ -1,6 +1,7 @@
 #include "engine/prepared.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "engine/compile.h"
 #include "engine/default_floats.h"
@@ -35,13 +36,14 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
     feeds.push_back(Tensor::zeros(plan_->feeds[i].type, memory));  // touches its pages
     plan_->bind(i, feeds.back().data());
   }
-  tapped_.resize(plan_->taps.size());
-  std::vector<size_t> wanted;
   for (size_t i = 0; i < plan_->taps.size(); ++i)
-    if (plan_->taps[i].token >= first && plan_->taps[i].token <= last) wanted.push_back(i);
-  std::sort(wanted.begin(), wanted.end(),
+    if (plan_->taps[i].token >= first && plan_->taps[i].token <= last) output_taps_.push_back(i);
+  std::sort(output_taps_.begin(), output_taps_.end(),
             [&](size_t a, size_t b) { return plan_->taps[a].token < plan_->taps[b].token; });
-  for (const size_t tap : wanted) outputs_.push_back(tapped_[tap] = Tensor::zeros(plan_->taps[tap].type, memory));
+  for (const size_t tap : output_taps_) {
+    outputs_.push_back(Tensor::zeros(plan_->taps[tap].type, memory));
+    plan_->bind_tap(tap, outputs_.back().data());
+  }
 
   for (const std::string& name : variables_.names()) {
     const Variable* const variable = variables_.find(name);
@@ -141,6 +143,43 @@ void PreparedCall::naming_job(const Work& work) {
   }
 }
 
+// ---- memory of somebody else
+// -----------------------------------------------------------------------------------------
+
+// A run may write an output before it has read all of an input.
+void PreparedCall::require_free(const void* data, const TensorType& type, const char* what, size_t index,
+                                bool is_output) const {
+  require(reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size_of(type.dtype)) == 0,
+          ErrorCode::InvalidArgument, what, " ", index, " is bound to memory that is not aligned for ", type.dtype);
+  const std::less<> before;
+  const auto overlaps = [&](const void* other, const TensorType& other_type) {
+    const auto* const from = static_cast<const char*>(data);
+    const auto* const other_from = static_cast<const char*>(other);
+    return before(from, other_from + other_type.bytes()) && before(other_from, from + type.bytes());
+  };
+  for (size_t i = 0; i < inputs_.size() && is_output; ++i)
+    require(!overlaps(plan_->feeds[i].data, inputs_[i].type()), ErrorCode::InvalidArgument, what, " ", index,
+            " is bound to memory that input ", i,
+            " is read from; a run may write the one before it has read the other");
+  for (size_t i = 0; i < outputs_.size(); ++i)
+    if (!is_output || i != index)
+      require(!overlaps(plan_->taps[output_taps_[i]].data, outputs_[i].type()), ErrorCode::InvalidArgument, what, " ",
+              index, " is bound to memory that output ", i, " is written to");
+}
+
+void PreparedCall::bind_input(size_t index, void* data) {
+  if (data) require_free(data, inputs_[index].type(), "input", index, false);
+  plan_->bind(index, data ? data : inputs_[index].data());
+}
+
+void PreparedCall::bind_output(size_t index, void* data) {
+  if (data) require_free(data, outputs_[index].type(), "output", index, true);
+  plan_->bind_tap(output_taps_[index], data ? data : outputs_[index].data());
+}
+
+// ---- running
+// ---------------------------------------------------------------------------------------------------------
+
 void PreparedCall::begin(const std::function<Tensor(const Variable&)>& value) {
   for (size_t i = 0; i < states_.size(); ++i) {
     const Tensor tensor = value(*states_[i]);
@@ -198,10 +237,11 @@ void PreparedCall::run() {
   const Stay stay;
   stay.require_in_time();
   const DefaultFloats floats;
+  interrupted_.store(false, std::memory_order_relaxed);  // it was meant for a run that has ended
   device_->enter();
   take_newest();
   count();
-  naming_job([&] { plan_->launch(*stream_, tapped_.data(), [] { return false; }); });
+  naming_job([&] { plan_->launch(*stream_, nullptr, [&] { return interrupted_.load(std::memory_order_relaxed); }); });
   if (!exit_waits_) exit_waits_ = exit_waits_from_here();
 }
 

@@ -31,8 +31,14 @@ class PreparedCall {
   PreparedCall(const Graph& graph, const std::string& job, std::shared_ptr<Device> device, Token first, Token last,
                std::vector<Counter> counters, const std::shared_ptr<HostMemory>& memory);
 
+  // Its own buffers.
   const std::vector<Tensor>& inputs() const { return inputs_; }
   const std::vector<Tensor>& outputs() const { return outputs_; }
+  // From now on runs read an input, or write an output, in memory of somebody else, who keeps it; nullptr: in the own
+  // buffer again. In place of a run, and as fit for its thread. Throws where a run could not compute there: memory that
+  // is not aligned for the dtype, and what a run reads or writes already.
+  void bind_input(size_t index, void* data);
+  void bind_output(size_t index, void* data);
 
   // Names and types of the weights, in the order in which they are published.
   const std::vector<const Variable*>& weights() const { return weights_; }
@@ -45,8 +51,11 @@ class PreparedCall {
   // throws that follows from them; then the weights before stay.
   void publish(const std::function<Tensor(const Variable&)>& value);
 
-  // From the inputs to the outputs with the newest weights. Allocates only when a step fails.
+  // From the inputs to the outputs with the newest weights. Allocates only when it fails.
   void run();
+  // Stops the run under way before its next step, as long as it has written no state: it throws Interrupted. Any
+  // thread, and a signal handler.
+  void interrupt() noexcept { interrupted_.store(true, std::memory_order_release); }
   // Times that a run has taken new weights.
   uint64_t generation() const { return generation_.load(std::memory_order_relaxed); }
 
@@ -64,6 +73,7 @@ class PreparedCall {
     std::vector<void*> inputs, outputs;
   };
 
+  void require_free(const void* data, const TensorType& type, const char* what, size_t index, bool is_output) const;
   int find(const void* planned) const;  // index of the value there, or -1
   void find_values();
   void make_sets();
@@ -81,7 +91,8 @@ class PreparedCall {
   std::vector<Tensor> inputs_, outputs_;
   std::vector<Counter> counters_;
   std::vector<Tensor> counted_feeds_;  // what they are in this run
-  std::vector<Tensor> tapped_;  // by tap of the plan: an output, or no value
+  std::vector<size_t> output_taps_;    // of the plan, by output
+  std::atomic<bool> interrupted_{false};
   std::vector<const Variable*> weights_, states_;
   std::vector<Buffer> first_states_;
   std::vector<SetValue> values_;  // the weights first

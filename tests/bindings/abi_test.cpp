@@ -103,6 +103,9 @@ std::vector<Use> uses_of_prepared() {
       {"warm_up", [=](void* h) { return mf_prepared_warm_up(as(h)); }},
       {"run", [=](void* h) { return mf_prepared_run(as(h)); }},
       {"reset", [=](void* h) { return mf_prepared_reset(as(h)); }},
+      {"bind_input", [=](void* h) { return mf_prepared_bind_input(as(h), 0, nullptr); }},
+      {"bind_output", [=](void* h) { return mf_prepared_bind_output(as(h), 0, nullptr); }},
+      {"interrupt", [=](void* h) { return mf_prepared_interrupt(as(h)); }},
       {"failure", [=](void* h) { return taken(mf_prepared_failure(as(h))); }},
       {"publish", [=](void* h) { return taken(mf_prepared_publish(as(h))); }},
   };
@@ -477,7 +480,7 @@ TEST_CASE("the table holds the same functions, and there is none for another ver
   CHECK(api->struct_size == sizeof(mf_api));
   CHECK(api->session_open == mf_session_open);
   CHECK(api->prepared_close == mf_prepared_close);
-  CHECK(api->run_cancel == mf_run_cancel);
+  CHECK(api->prepared_interrupt == mf_prepared_interrupt);
   CHECK(std::string(api->library_version()) == mf_version());
   CHECK(mf_get_api(0) == nullptr);
   CHECK(mf_get_api(MF_API_VERSION + 1) == nullptr);

@@ -344,6 +344,25 @@ TEST_CASE("a prepared call says what it has failed with") {
   CHECK(failure->where().find("jobs.lua:") != std::string::npos);
 }
 
+TEST_CASE("a prepared call reads and writes vectors of the host") {
+  moonflow::Session host = session();
+  moonflow::Prepared scale = host.job("scale").prepare();
+  const Floats x = {1, 2, 3};
+  Floats y(3), wrong(2);
+  scale.bind_input(0, x);
+  scale.bind_output(0, y);
+  CHECK(scale.run() == MF_OK);
+  CHECK(y == Floats{2, 4, 6});
+  CHECK(code_of([&] { scale.bind_output(0, wrong); }) == MF_SHAPE_MISMATCH);
+  scale.bind_own_input(0);
+  scale.bind_own_output(0);
+  scale.input<float>(0)[0] = 5;
+  CHECK(scale.interrupt() == MF_OK);  // without a run
+  CHECK(scale.run() == MF_OK);
+  CHECK(scale.output<float>(0)[0] == 10);
+  CHECK(y[0] == 2);
+}
+
 TEST_CASE("the log goes to the host's function, wherever the session is moved to") {
   std::string log;
   moonflow::Options options;

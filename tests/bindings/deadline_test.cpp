@@ -1,8 +1,10 @@
 // Calls and runs with a time: waits that end, and runs that are stopped.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
@@ -219,4 +221,45 @@ TEST_CASE("a step of training that is cancelled, or whose time is over, has happ
   host.ok(mf_variable_read(host.session, "System-Train-TrainStep-learn", &count));
   CHECK(steps == std::count(codes.begin(), codes.end(), MF_OK));
   CHECK(mf_job_close(learn) == MF_OK);
+}
+
+TEST_CASE("a prepared call is stopped before it changes its state, and without a run nothing happens") {
+  Host host;
+  host.load(
+      "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+      "flow.global_function { name = 'count', inputs = { x = tp.Numpy.Placeholder({ 128, 128 }) },\n"
+      "  returns = tp.Numpy } (function(x)\n"
+      "  local sum = flow.get_variable('sum', { shape = { 1 }, initializer = flow.zeros_initializer() })\n"
+      "  for _ = 1, 20 do x = flow.matmul(x, x) end\n"
+      "  local one = flow.reshape(flow.math.reduce_sum(x), { 1 }) * 0 + 1\n"
+      "  flow.assign(sum, sum + one)\n"
+      "  return sum + one\n"
+      "end)");
+  mf_job* job = host.find("count");
+  mf_prepared* prepared = nullptr;
+  host.ok(mf_job_prepare(job, &prepared));
+  mf_array output{};
+  host.ok(mf_prepared_output(prepared, 0, &output));
+  CHECK(mf_prepared_interrupt(prepared) == MF_OK);
+  CHECK(mf_prepared_run(prepared) == MF_OK);
+  float whole = 1;
+  std::atomic<bool> is_stopped{false};
+  std::thread control([&] {
+    while (!is_stopped) {
+      const mf_code code = mf_prepared_run(prepared);
+      whole += code == MF_OK;
+      is_stopped = code == MF_INTERRUPTED;
+    }
+  });
+  while (!is_stopped) {
+    mf_prepared_interrupt(prepared);
+    std::this_thread::yield();
+  }
+  control.join();
+  CHECK(taken(mf_prepared_failure(prepared)) == MF_INTERRUPTED);
+  CHECK(mf_prepared_run(prepared) == MF_OK);
+  CHECK(*static_cast<const float*>(output.data) == whole + 1);
+  CHECK(mf_prepared_close(prepared) == MF_OK);
+  CHECK(mf_prepared_interrupt(prepared) == MF_INVALID_HANDLE);
+  CHECK(mf_job_close(job) == MF_OK);
 }

@@ -279,10 +279,16 @@ flow.global_function { name = "draw", inputs = { x = tp.Numpy.Placeholder({ 3 })
     REQUIRE(mf_prepared_warm_up(prepared) == MF_OK);
     const float* const given = static_cast<const float*>(output.data);
     const float before_runs = given[0];
+    std::vector<float> outside(output.count);
+    const mf_array ring = mf_floats(outside.data(), outside.size()), given_input = mf_floats(x.data(), x.size());
     const int64_t before = heap.allocations;
     new_count = 0;
     in_library = true;
-    for (int i = 0; i < 100; ++i) mf_prepared_run(prepared);
+    for (int i = 0; i < 100; ++i) {
+      mf_prepared_bind_input(prepared, 0, i % 3 ? &given_input : nullptr);
+      mf_prepared_bind_output(prepared, 0, i % 2 ? nullptr : &ring);
+      mf_prepared_run(prepared);
+    }
     in_library = false;
     CHECK(new_count == 0);
     CHECK(heap.allocations == before);

@@ -159,6 +159,91 @@ TEST_CASE("a prepared call keeps what its job assigns until it is reset") {
   CHECK(mf_job_close(job) == MF_OK);
 }
 
+TEST_CASE("a prepared call reads and writes memory of the host where that is bound") {
+  Net host;
+  host.load(
+      "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+      "flow.global_function { name = 'act', inputs = { state = tp.Numpy.Placeholder({ 2 }) },\n"
+      "  returns = tp.Dict { force = tp.Numpy, same = tp.Numpy, weight = tp.Numpy } } (function(state)\n"
+      "  local w = flow.get_variable('w', { shape = { 2 }, initializer = flow.ones_initializer() })\n"
+      "  return { force = state * w * 3, same = state, weight = w }\n"
+      "end)",
+      "act.lua");
+  mf_job *job = host.find("act"), *predict = host.find("predict");
+  mf_prepared *prepared = nullptr, *before = nullptr;
+  host.ok(mf_job_prepare(job, &prepared));
+  host.ok(mf_job_prepare(predict, &before));
+  mf_array own{}, own_state{};
+  host.ok(mf_prepared_output(prepared, 0, &own));
+  host.ok(mf_prepared_input(prepared, 0, &own_state));
+  const auto failure = [&] {
+    mf_status* const status = mf_prepared_failure(prepared);
+    const std::string text = mf_status_message(status);
+    mf_status_free(status);
+    return text;
+  };
+
+  float ring[3][7] = {}, state[2] = {1, 2};  // at odd places: no vector lies there by itself
+  mf_array memory = mf_floats(state, 2);
+  REQUIRE(mf_prepared_bind_input(prepared, 0, &memory) == MF_OK);
+  for (float(&tick)[7] : ring) {
+    const int64_t dims[] = {2};
+    for (int32_t i = 0; i < 3; ++i) {
+      memory = mf_floats(tick + 2 * i + 1, 2);
+      memory.dims = dims;
+      memory.rank = 1;
+      REQUIRE(mf_prepared_bind_output(prepared, i, &memory) == MF_OK);
+    }
+    REQUIRE(mf_prepared_run(prepared) == MF_OK);
+    ++state[0];
+  }
+  CHECK(std::vector<float>(ring[0], ring[0] + 7) == std::vector<float>{0, 3, 6, 1, 2, 1, 1});
+  CHECK(std::vector<float>(ring[2], ring[2] + 7) == std::vector<float>{0, 9, 6, 3, 2, 1, 1});
+  CHECK(static_cast<const float*>(own.data)[0] == 0);
+
+  SECTION("what does not fit is refused, and the binding before stays") {
+    const auto refuse = [&](mf_code code, const mf_array& wrong, const char* said) {
+      CHECK(mf_prepared_bind_output(prepared, 0, &wrong) == code);
+      CHECK_THAT(failure(), Catch::Contains(said));
+    };
+    double wide[2];
+    refuse(MF_DTYPE_MISMATCH, mf_array_of(MF_FLOAT64, wide, 2), "act: output 'force' is float64, wanted float32 (2)");
+    refuse(MF_SHAPE_MISMATCH, mf_floats(ring[0], 3), "act: output 'force' has 3 elements");
+    refuse(MF_INVALID_ARGUMENT, mf_floats(nullptr, 2), "has no data");
+    refuse(MF_INVALID_ARGUMENT, mf_array_of(MF_FLOAT32, reinterpret_cast<const char*>(ring) + 1, 2), "not aligned");
+    refuse(MF_INVALID_ARGUMENT, mf_floats(state + 1, 2), "memory that input 0 is read from");
+    refuse(MF_INVALID_ARGUMENT, mf_floats(ring[2] + 4, 2), "memory that output 1 is written to");
+    memory = mf_floats(ring[2], 2);
+    CHECK(mf_prepared_bind_input(prepared, 0, &memory) == MF_INVALID_ARGUMENT);
+    CHECK_THAT(failure(), Catch::Contains("input 0 is bound to memory that output 0 is written to"));
+    CHECK(mf_prepared_bind_output(prepared, 3, &memory) == MF_OUT_OF_RANGE);
+    CHECK(mf_prepared_bind_input(prepared, -1, &memory) == MF_OUT_OF_RANGE);
+    CHECK(mf_prepared_run(prepared) == MF_OK);
+    CHECK(ring[2][1] == 12);
+  }
+  SECTION("its own buffers may be bound again") {
+    static_cast<float*>(own_state.data)[0] = 5;
+    CHECK(mf_prepared_bind_input(prepared, 0, nullptr) == MF_OK);
+    CHECK(mf_prepared_bind_output(prepared, 0, nullptr) == MF_OK);
+    CHECK(mf_prepared_run(prepared) == MF_OK);
+    CHECK(static_cast<const float*>(own.data)[0] == 15);
+    CHECK(ring[2][1] == 9);
+    CHECK(ring[2][3] == 5);  // still bound
+  }
+  SECTION("it reads what another one writes") {
+    host.ok(mf_prepared_output(before, 0, &memory));
+    CHECK(mf_prepared_bind_input(prepared, 0, &memory) == MF_SHAPE_MISMATCH);
+    CHECK_THAT(failure(), Catch::Contains("act: input 'state' is float32 (1, 2), wanted float32 (2)"));
+    memory.dims = nullptr;
+    CHECK(mf_prepared_bind_input(prepared, 0, &memory) == MF_OK);
+    CHECK(mf_prepared_run(before) == MF_OK);
+    CHECK(mf_prepared_run(prepared) == MF_OK);
+    CHECK(ring[2][3] == static_cast<const float*>(memory.data)[0]);
+  }
+  for (mf_prepared* call : {prepared, before}) CHECK(mf_prepared_close(call) == MF_OK);
+  for (mf_job* each : {job, predict}) CHECK(mf_job_close(each) == MF_OK);
+}
+
 TEST_CASE("prepared calls draw other numbers in each run, on their threads as on one") {
   const auto drawn = [](bool on_threads) {
     Host host;
