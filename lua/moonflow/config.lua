@@ -55,7 +55,8 @@ function config.pump(mode)
   settings.pump = mode
 end
 
---- Receives the errors of callbacks and of runs nobody waits for, instead of raising them; nil raises again.
+--- Receives the errors of callbacks and of runs nobody waits for, instead of raising them; nil raises again. What the
+--- handler itself raises is raised by whoever delivers, with the text of the error it was given, its field `given`.
 function config.on_error(handler)
   if handler ~= nil and not arguments.is_callable(handler) then check("on_error", handler, "function") end
   handlers.on_error = handler

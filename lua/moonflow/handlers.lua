@@ -108,13 +108,26 @@ local function is_cut_run(failure)
   return type(failure) == "table" and rawget(failure, "code") == "interrupted"
 end
 
+-- What waits when on_error has raised `problem` for `failure`: the failure where it says no more than that, what it
+-- raised where that tells of the failure, and else both.
+local function refused(problem, failure, traceback)
+  local text = errors.text(failure)
+  if problem == nil or rawequal(problem, failure) then return failure end
+  if problem == "interrupted" or errors.text(problem):find(text, 1, true) then return problem end
+  local both = failure_of(problem, "flow.config.on_error, which was given:\n" .. text)
+  both.given, both.traceback = failure, traceback
+  return both
+end
+
 --- Reports an error that no caller waits for: to flow.config.on_error, else raised by whoever delivers.
 function handlers.fail(failure)
   if after_interrupt and is_cut_run(failure) then return end
   if handlers.on_error then
-    local fine, problem = pcall(handlers.on_error, failure)
+    local fine, problem = xpcall(handlers.on_error, handlers.traced, failure)
+    local traceback = last_traceback
+    last_traceback = nil
     if fine then return end
-    if problem ~= nil then failure = problem end
+    failure = refused(problem, failure, traceback)
   end
   failures[#failures + 1] = failure
   announce()

@@ -318,22 +318,44 @@ describe("a callback", function()
 
   it("loses nothing to an on_error that raises, whatever that is", function()
     local closed = setmetatable({}, { __newindex = function() error("closed") end })
-    local raised = { closed, "text", false, nil }
+    local raised = { closed, "text", false }
     flow.config.inflight(4)
     flow.config.on_error(function(problem) error(raised[tonumber(problem.message:match("number (%d)"))], 0) end)
     local job = define(tp.Callback[tp.Numpy], function(x) return x end)
     for i = 1, 4 do job(number(i))(function() error("number " .. i, 0) end) end
     local got = {}
-    for i = 1, 4 do
+    while #got < 4 do
       local fine, problem = pcall(flow.sync)
       assert.is_false(fine)
-      got[i] = problem
+      got[#got + 1] = problem
+      for _, other in ipairs(problem.also or {}) do got[#got + 1] = other end
     end
-    assert.is_true(rawequal(closed, got[1]))
-    assert.equal("text", got[2])
-    assert.is_false(got[3])
-    assert.truthy(tostring(got[4]):find("number 4", 1, true))
+    assert.is_true(rawequal(closed, got[1].cause))
+    assert.equal("text", got[2].cause)
+    assert.is_false(got[3].cause)
+    for i, problem in ipairs(got) do assert.truthy(tostring(problem):find("number " .. i, 1, true)) end
     flow.sync()
+  end)
+
+  it("is told with the error of an on_error that fails, and alone where that raises it again", function()
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    local function problem_of(on_error)
+      flow.config.on_error(on_error)
+      job(number(1))(function() error("the cause") end)
+      local fine, problem = pcall(flow.sync)
+      assert.is_false(fine)
+      return problem
+    end
+    local problem = problem_of(function(given) return given.no_such.field end)
+    assert.truthy(tostring(problem):find("^[^\n]*attempt to index field 'no_such' %(a nil value%)\n  "
+      .. "in flow.config.on_error, which was given:\n[^\n]*async_spec.lua:%d+: the cause\n  in the callback of f "))
+    assert.truthy(problem.traceback:find("async_spec", 1, true))
+    assert.truthy(tostring(problem.given):find("the cause", 1, true))
+    local again = problem_of(function(given) error(given, 0) end)
+    assert.truthy(tostring(again):find("^[^\n]*the cause\n  in the callback of f "))
+    assert.is_nil(again.given)
+    local retold = problem_of(function(given) error("game: " .. tostring(given), 0) end)
+    assert.truthy(retold:find("^game: [^\n]*the cause\n  in the callback of f "))
   end)
 end)
 
