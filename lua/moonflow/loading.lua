@@ -65,7 +65,7 @@ function loading.find_beside(core)
     if not stem then return nil end
     local path = folder .. stem:gsub("%.", "/") .. ".lua"
     local fine, chunk, complaint = pcall(core.load_file, path)
-    if not fine then return "\n\tno file '" .. path .. "'" end
+    if not fine then return "\n\t" .. (chunk.code == "not_found" and "no file '" .. path .. "'" or tostring(chunk)) end
     if not chunk then error(("error loading module '%s' from file '%s':\n\t%s"):format(name, path, complaint), 0) end
     return setfenv(chunk, builtins)
   end

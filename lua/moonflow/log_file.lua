@@ -129,6 +129,7 @@ function log_file.open(given, time, remove)
   if given.config then
     local fine, problem = pcall(core.json_write, given.config)
     if not fine then
+      if not errors.is_error(problem) then error(problem, 0) end
       local why = problem.message:gsub("^value: ", "")
       errors.raise(problem.code, "flow.log.open: config cannot be kept as JSON: " .. why)
     end

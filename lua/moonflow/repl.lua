@@ -298,7 +298,7 @@ end
 
 local function value_help(self, path, wants_source)
   local fine, help = pcall(require, "moonflow.help")
-  if not fine then return nil, "the help needs the engine, which is not there" end
+  if not fine then return nil, "the help needs the engine, which is not there: " .. tostring(help):match("^[^\n]*") end
   path = complete.function_called(path) or path
   local is_path = path:find("^[%w_.:]+$")
   local value, full = is_path and resolve(self, path) or nil, path

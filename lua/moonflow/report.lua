@@ -22,14 +22,16 @@ local GAP = false            -- where a curve has no value; Lua has no null
 
 -- ---- finding the logs ---------------------------------------------------------------------------------------------
 
+-- The names in a folder below that of a log; none where it may not be read, or is no folder.
 local function list(folder)
   local fine, names = pcall(core.list_directory, folder)
+  if not fine and not errors.is_error(names) then error(names, 0) end
   return fine and names or {}
 end
 
 -- Adds the logs in a folder and in those below it to `found`, as { folder, name }.
 local function find(folder, name, depth, found)
-  local names = list(folder)
+  local names = name and list(folder) or core.list_directory(folder) or {}
   for _, file in ipairs(names) do
     if file == "metrics.jsonl" then found[#found + 1] = { folder = folder, name = name or folder:match("[^/]+$") } end
   end
@@ -203,6 +205,7 @@ end
 local function image_of(run, record)
   if not record.file:find("^images/[^/]+%.png$") then return nil end
   local fine, bytes = pcall(core.text_read, run.folder .. "/" .. record.file)
+  if not fine and not (errors.is_error(bytes) and bytes.code == "not_found") then error(bytes, 0) end
   if not fine then return nil end
   return { step = record.step, count = record.count, width = record.width, height = record.height,
            source = "data:image/png;base64," .. base64(bytes) }

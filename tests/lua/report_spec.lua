@@ -152,6 +152,7 @@ describe("a report", function()
     end
     fails("there is no log (metrics.jsonl) in '" .. folder .. "' or below it", folder)
     fails("there is no log", folder .. "/none")
+    fails("cannot list '" .. ("n"):rep(300) .. "': File name too long", ("n"):rep(300))
     fails("wants the folder of a log", 3)
     fails("wants the folder of a log", {})
     fails("wants folders as text", { 3 })

@@ -50,6 +50,7 @@ local function arrays_of(given, names, called)
   local shape = given.shape and flat_list(given.shape) or together.shape:table()
   for i, array in ipairs(arrays) do
     local fits, spread = pcall(evaluate, "broadcast_to", { array }, { shape = shape }, called)
+    if not fits and not (errors.is_error(spread) and spread.code == "shape_mismatch") then error(spread, 0) end
     if not fits then
       fail("shape_mismatch", ("%s: %s is %s, which does not go into draws of shape (%s)"):format(called, names[i],
         tostring(array.shape), table.concat(shape, ", ")))
