@@ -183,14 +183,14 @@ end
 local function warn_of_namesake(t, updates, step_name, site)
   local names, is_trained = {}, {}
   for i, u in ipairs(updates) do names[i], is_trained[u.name] = u.name, true end
-  local before = variable.counts_for(t, step_name, names)
+  local before = variable.counts_for(t, step_name, names, site)
   for _, name in ipairs(before or names) do
     if is_trained[name] then return end
   end
   if not before or #before == 0 or #names == 0 then return end
   session.log(("moonflow: %s: a train job before this one is called '%s' too, and trains other variables (%s). Jobs of "
     .. "one name count their steps as one, so schedules and bias corrections here go on from there; "
-    .. "flow.global_function { name = ... } tells them apart"):format(site, t.job, listed(before)))
+    .. "flow.global_function { name = ... } tells them apart"):format(site or "?", t.job, listed(before)))
 end
 
 -- Raises that a train job would change nothing, and what keeps it from that.
@@ -226,7 +226,7 @@ end
 local function count_step(t, updates, by, site)
   local name = trace.step_name(t.job)
   local step = variable.system(t, name, "int64", {}, 0)
-  warn_of_namesake(t, updates, name, site or "?")
+  warn_of_namesake(t, updates, name, site)
   t:append("assign_add", { step, by }, nil, "System-Train-NextStep", "")
 end
 

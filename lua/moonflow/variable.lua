@@ -203,12 +203,19 @@ function variable.moved_by(t, slot)
   return jobs
 end
 
---- Notes the names of what is trained in the steps that a system variable counts. Gives those that were noted before.
-function variable.counts_for(t, step, names)
+--- Notes the job whose steps a system variable counts, and the names of what they train. Gives the names that were
+--- noted before.
+--- @error a job of another name counts in it
+function variable.counts_for(t, step, names, site)
   local record = {}
   for key, value in pairs(record_of(t, step)) do record[key] = value end
-  local before = record.counts_for
-  record.counts_for = names
+  local before, counted = record.counts_for, record.counted or t.job
+  if counted ~= t.job then
+    errors.raise("invalid_argument", ("the jobs '%s' and '%s' would count their steps in one variable, '%s', which has "
+      .. "'_' for all but letters of ASCII, digits, '.' and '-'; flow.global_function { name = ... } gives one of them "
+      .. "another name"):format(counted, t.job, step), site)
+  end
+  record.counts_for, record.counted = names, t.job
   t.records[step] = record
   return before
 end

@@ -276,6 +276,24 @@ describe("Adam in several jobs", function()
     assert.equal(2, #lines)
   end)
 
+  it("refuses jobs of two names whose steps one variable would count", function()
+    local function define(name, step)
+      return flow.global_function { name = name, type = "train", returns = tp.None } (function()
+        local w = flow.get_variable(name .. "-w", { shape = { 2 }, initializer = flow.ones_initializer() })
+        flow.optimizer.SGD(0.1):minimize(w * step)
+      end)
+    end
+    define("net a", 1)
+    define("net a", 2)
+    local fine, problem = pcall(define, "net:a", 1)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("optimizer_spec.lua:%d+: the jobs 'net a' and 'net:a' would count their steps "
+      .. "in one variable, 'System%-Train%-TrainStep%-net_a'"), tostring(problem))
+    define("net.a", 1)
+    flow.clear_default_session()
+    define("net:a", 1)
+  end)
+
   it("says where its moments are younger than the steps", function()
     local lines = {}
     flow.config.log(function(line) lines[#lines + 1] = line end)
