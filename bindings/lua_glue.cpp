@@ -116,8 +116,10 @@ std::string describe(lua_State* L, int index) {
     case LUA_TBOOLEAN:
       return lua_toboolean(L, index) ? "true" : "false";
     case LUA_TNUMBER: {
+      const lua_Number number = lua_tonumber(L, index);
+      if (std::isnan(number)) return "the number nan";
       char digits[32];
-      const auto end = std::to_chars(digits, digits + sizeof digits, lua_tonumber(L, index)).ptr;
+      const auto end = std::to_chars(digits, digits + sizeof digits, number).ptr;
       return "the number " + std::string(digits, end);
     }
     case LUA_TSTRING: {

@@ -1,9 +1,22 @@
 #include "engine/error.h"
 
+#include <cmath>
+#include <locale>
 #include <new>
 #include <sstream>
 
 namespace moonflow {
+
+namespace {
+
+// Numbers as the "C" locale has them, but that a NaN has no sign: 0 / 0 has one on some processors and none on others.
+class Numbers : public std::num_put<char> {
+  iter_type do_put(iter_type out, std::ios_base& stream, char fill, double number) const override {
+    return std::num_put<char>::do_put(out, stream, fill, std::isnan(number) ? std::abs(number) : number);
+  }
+};
+
+}  // namespace
 
 const char* name(ErrorCode code) {
   switch (code) {
@@ -45,7 +58,8 @@ std::string Error::describe() const {
 std::string written(const std::function<void(std::ostream&)>& write) {
   std::ostringstream out;
   out.exceptions(std::ios::badbit);  // it would keep to itself that memory has run out, and give half of a text
-  out.imbue(std::locale::classic());
+  static const auto* const numbers = new std::locale(std::locale::classic(), new Numbers);  // some ask when all ends
+  out.imbue(*numbers);
   write(out);
   return out.str();
 }

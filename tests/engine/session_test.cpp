@@ -1,6 +1,7 @@
 #include "engine/session.h"
 
 #include <catch2/catch.hpp>
+#include <limits>
 
 #include "toy.h"
 
@@ -117,4 +118,9 @@ TEST_CASE("an op is evaluated only with the inputs it takes") {
   CHECK_THROWS_WITH(toy.session.evaluate("square", {}), Catch::Contains("misses its input"));
   CHECK_THROWS_WITH(toy.session.evaluate("square", {Tensor()}), Catch::Contains("misses its input"));
   CHECK_THROWS_WITH(toy.session.evaluate("square", {floats({3}), floats({3})}), Catch::Contains("takes 1 value"));
+}
+
+TEST_CASE("numbers in messages are those of the C locale, and a NaN has no sign") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(text(nan, " ", -nan, " ", static_cast<float>(-nan), " ", -1.5, " ", 1e20) == "nan nan nan -1.5 1e+20");
 }
