@@ -24,6 +24,7 @@
 #include "engine/draft.h"
 #include "engine/layout.h"
 #include "engine/mixed_precision.h"
+#include "engine/size_text.h"
 #include "engine/storage.h"
 
 namespace moonflow {
@@ -310,10 +311,48 @@ Storage branch(Plan& plan, const Draft& draft, LaidOut& laid_out, const Sources&
 
 // ---- bind ----------------------------------------------------------------------------------------------------
 
-void make_arena(Plan& plan, const Storage& storage) {
+// The step at which most of the arena is in use; -1 without any.
+int fullest_step(const Plan& plan, const Storage& storage) {
+  std::vector<int64_t> used(plan.steps.size(), 0);
+  for (const Block& block : storage.blocks)
+    for (int at = block.first_step; at <= block.last_step && at < static_cast<int>(used.size()); ++at)
+      used[at] += block.bytes;
+  return static_cast<int>(std::max_element(used.begin(), used.end()) - used.begin()) - (used.empty() ? 1 : 0);
+}
+
+// What is largest of all that is in use at a step: "float32 (64, 512, 512) of conv2d 'conv1' the largest".
+std::string largest_at(int step, const Plan& plan, const Draft& draft, const LaidOut& laid_out,
+                       const Storage& storage) {
+  int64_t bytes = 0;
+  std::string words;
+  const auto see = [&](int block, int at, const auto& name) {
+    if (block < 0 || storage.blocks[block].first_step > step || storage.blocks[block].last_step < step) return;
+    if (storage.blocks[block].bytes <= bytes) return;
+    bytes = storage.blocks[block].bytes;
+    words = text(name, " of ", plan.steps[at].label);
+  };
+  for (int at = 0; at < static_cast<int>(plan.steps.size()); ++at) {
+    for (const ValueId output : laid_out.steps[at].outputs)
+      see(storage.block[storage.root[output]], at, draft.type(output));
+    see(storage.scratch[at], at, "the scratch memory");
+  }
+  return text(words, ", ", size_text(bytes));
+}
+
+void make_arena(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Storage& storage) {
   plan.arena_lower_bound = storage.arena.lower_bound;
   plan.arena_bytes = storage.arena.bytes;
-  plan.arena = Buffer(*plan.device, std::max<int64_t>(plan.arena_bytes, kAlignment));
+  try {
+    plan.arena = Buffer(*plan.device, std::max<int64_t>(plan.arena_bytes, kAlignment));
+  } catch (const Error& problem) {
+    const int step = fullest_step(plan, storage);
+    if (problem.code != ErrorCode::OutOfMemory || step < 0) throw;
+    Error error(problem.code, text(problem.what(), ". So much is in use at this step; the largest is ",
+                                   largest_at(step, plan, draft, laid_out, storage)));
+    error.op = plan.steps[step].label;
+    error.where = plan.steps[step].site;
+    throw error;
+  }
 }
 
 // Last of what may fail: others see the variables of a plan that can run.
@@ -413,14 +452,15 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
     keep(draft, laid_out);
     Sources sources = prepare(*plan, draft, laid_out);
     const Storage storage = branch(*plan, draft, laid_out, sources);
-    make_arena(*plan, storage);
+    make_arena(*plan, draft, laid_out, storage);
     declare(*plan, laid_out, sources, variables);
     const Addresses addresses{*plan, sources, storage};
     bind_steps(*plan, laid_out, addresses);
     bind_taps(*plan, draft, laid_out, addresses);
-  } catch (Error& error) {
+  } catch (const std::exception&) {
+    Error error = current_error();
     if (error.job.empty()) error.job = job;
-    throw;
+    throw error;
   }
   return plan;
 }

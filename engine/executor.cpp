@@ -58,6 +58,17 @@ void Executor::require_here() const {
           "which a script calls flow.shutdown() and defines its jobs again");
 }
 
+namespace {
+
+// Memory for what a tap gives.
+Tensor allocate_tap(const Plan& plan, const PlannedTap& tap, const std::shared_ptr<HostMemory>& memory) {
+  if (tap.after_step < 0) return Tensor::allocate(tap.type, memory);
+  const Step& step = plan.steps[tap.after_step];
+  return blaming(step.label, step.site, [&] { return Tensor::allocate(tap.type, memory); });
+}
+
+}  // namespace
+
 RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission) {
   require(!closed_, ErrorCode::WrongState, "the session is closed");
   require_here();
@@ -74,7 +85,7 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
   run->tapped.resize(plan->taps.size());
   for (size_t i = 0; i < plan->taps.size(); ++i)
     if (submission.taps_on.empty() || submission.taps_on[i])
-      run->tapped[i] = Tensor::allocate(plan->taps[i].type, submission.memory);
+      run->tapped[i] = allocate_tap(*plan, plan->taps[i], submission.memory);
   const RunId id = run->id = ++last_run_;
 
   SoonLocked lock(mutex_);
@@ -145,7 +156,7 @@ bool Executor::run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tenso
   check_feeds(plan, feeds, feed_count);
   if (in_flight_ > 0) return false;
   if (turns_ > 0) wait_idle();
-  for (size_t i = 0; i < plan.taps.size(); ++i) tapped[i] = Tensor::allocate(plan.taps[i].type, memory);
+  for (size_t i = 0; i < plan.taps.size(); ++i) tapped[i] = allocate_tap(plan, plan.taps[i], memory);
   Lanes& lanes = lanes_of(plan);
   completions_.skip(plan.taps.size() + 1);
   wait_before_exit_destroys(plan.exit_waits);

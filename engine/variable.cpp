@@ -92,8 +92,11 @@ std::vector<Variable*> Variables::declare(const std::vector<Wanted>& wanted, Dev
     declared.push_back(variable);
     if (has_copy || repeated) continue;
     variable->copies.reserve(variable->copies.size() + 1);
+    const std::string label = text("variable '", each.name, "', ", each.type);
     copies.emplace_back(
-        variable, std::make_unique<Variable::Copy>(Variable::Copy{device, *stream, Buffer(device, each.type.bytes())}));
+        variable, blaming(label, {}, [&] {
+          return std::make_unique<Variable::Copy>(Variable::Copy{device, *stream, Buffer(device, each.type.bytes())});
+        }));
   }
   for (auto& [variable, copy] : copies) {
     // Its home, which a run may be changing, is not asked.

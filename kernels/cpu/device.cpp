@@ -18,6 +18,7 @@
 #include <string_view>
 #include <thread>
 
+#include "engine/size_text.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/box.h"
 #include "kernels/cpu/conv.h"
@@ -125,7 +126,9 @@ class CpuDevice : public Device {
     const bool fits = bytes >= 0 && (pages <= 0 || bytes / page_bytes < pages);
     const size_t rounded = fits ? (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment : 0;
     void* memory = fits ? memory_->allocate(rounded) : nullptr;
-    require(memory != nullptr, ErrorCode::OutOfMemory, "cannot get ", bytes, " bytes of memory on the cpu");
+    if (!memory)
+      fail(ErrorCode::OutOfMemory, "no room for ", size_text(bytes), " on the cpu, where the machine has ",
+           size_text(pages * page_bytes), " in all; take a smaller batch");
     prefer_large_pages(memory, rounded);  // before the first touch, which is what gets them
     parallel_for(static_cast<int64_t>(rounded), 8 * kGrain, [=](int64_t first, int64_t last) {
       std::memset(static_cast<char*>(memory) + first, 0, static_cast<size_t>(last - first));

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "engine/lookout.h"
+#include "engine/size_text.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/obstacles.h"
 #include "kernels/cuda/run.h"
@@ -121,16 +122,6 @@ bool wanted(const char* variable) {
   return said == nullptr || std::string_view(said) != "0";
 }
 
-// "1.5 GiB", "10 MiB", "300 bytes"
-std::string size(int64_t bytes) {
-  const auto in = [&](int64_t unit, const char* name) {
-    return text(bytes / unit, ".", bytes % unit * 10 / unit, " ", name);
-  };
-  if (bytes >= int64_t{1} << 30) return in(int64_t{1} << 30, "GiB");
-  if (bytes >= int64_t{1} << 20) return in(int64_t{1} << 20, "MiB");
-  return text(bytes, " bytes");
-}
-
 class CudaDevice final : public Device {
  public:
   CudaDevice(std::unique_ptr<Runtime> runtime, Kernels kernels, Obstacles::Questions questions)
@@ -145,8 +136,8 @@ class CudaDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::Cuda; }
   std::string describe() const override {
     const Properties& card = runtime_->properties();
-    return text(card.name, ", ", size(card.memory_bytes), ", ", card.multiprocessors, " multiprocessors, capability ",
-                card.capability / 10, ".", card.capability % 10, obstacles_.met());
+    return text(card.name, ", ", size_text(card.memory_bytes), ", ", card.multiprocessors,
+                " multiprocessors, capability ", card.capability / 10, ".", card.capability % 10, obstacles_.met());
   }
   std::string describe(const Layout& layout) const override {
     return layout.row_major() ? Device::describe(layout) : std::string(name_of(layout));
@@ -171,8 +162,8 @@ class CudaDevice final : public Device {
     runtime_->enter();
     void* const memory = runtime_->allocate(bytes);
     if (!memory)
-      fail(ErrorCode::OutOfMemory, "no room for ", size(bytes), " on the gpu: ", size(runtime_->free_bytes()), " of ",
-           size(runtime_->properties().memory_bytes),
+      fail(ErrorCode::OutOfMemory, "no room for ", size_text(bytes), " on the gpu: ", size_text(runtime_->free_bytes()),
+           " of ", size_text(runtime_->properties().memory_bytes),
            " are free; take a smaller batch, or place the job with flow.scope.placement(\"cpu\", \"0:0\")");
     try {
       runtime_->fill(own_, memory, 0, bytes);
@@ -187,7 +178,7 @@ class CudaDevice final : public Device {
   void* allocate_staging(int64_t bytes) override {
     runtime_->enter();
     void* const memory = runtime_->allocate_staging(bytes);
-    require(memory != nullptr, ErrorCode::OutOfMemory, "no room for ", size(bytes),
+    require(memory != nullptr, ErrorCode::OutOfMemory, "no room for ", size_text(bytes),
             " of the host's memory that the gpu can copy from; take smaller inputs, or watch less");
     return memory;
   }

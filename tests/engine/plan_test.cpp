@@ -680,14 +680,37 @@ TEST_CASE("a kept step that fails is launched again by the next run") {
   for (int run = 0; run < 2; ++run) CHECK_THROWS_WITH(toy.call(plan, {}), Catch::Contains("row 3 is bad"));
 }
 
-TEST_CASE("a plan that does not fit in memory is an error, and nothing stays allocated") {
+TEST_CASE("a plan that does not fit in memory says at which step, and nothing stays allocated") {
   ToySession toy;
   Graph graph(toy.session.catalog());
-  graph.tap(append(graph, "square", {graph.feed("x", vec(1 << 20))}), 1);
+  const ValueId x = graph.feed("x", vec(1 << 20));
+  const ValueId first = append(graph, "square", {x}, "first"), second = append(graph, "square", {first}, "second");
+  graph.tap(append(graph, "add", {append(graph, "add", {first, second}, "both"), x}, "all"), 1);
   const int before = toy.device->live_buffers;
   toy.device->refuse_above = 1 << 16;
-  CHECK_THROWS_AS(toy.session.compile(graph, "job"), Error);
+  try {
+    toy.session.compile(graph, "job");
+    FAIL("it fits");
+  } catch (const Error& error) {
+    CHECK(error.code == ErrorCode::OutOfMemory);
+    CHECK(error.describe() ==
+          "net.lua:1: job: add 'both': no memory for 12582912 bytes. So much is in use at this step; the largest is "
+          "float32 (1048576) of square 'first', 4.0 MiB");
+  }
   CHECK(toy.device->live_buffers == before);
+}
+
+TEST_CASE("a variable that does not fit in memory is named") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  graph.tap(graph.variable("w", vec(1 << 20)), 1);
+  toy.device->refuse_above = 1 << 16;
+  try {
+    toy.session.compile(graph, "job");
+    FAIL("it fits");
+  } catch (const Error& error) {
+    CHECK(error.describe() == "job: variable 'w', float32 (1048576): no memory for 4194304 bytes");
+  }
 }
 
 TEST_CASE("a plan that cannot be had leaves no variable behind, so another shape may follow") {
