@@ -364,11 +364,10 @@ int ofrecord_read(lua_State* L) {
   return 2;
 }
 
-// Pushes { name -> ndarray }, { key -> text }.
-int push_safetensors(lua_State* L, const Safetensors& file) {
-  push_arrays(L, file.tensors);
-  lua_createtable(L, 0, static_cast<int>(file.metadata.size()));
-  for (const auto& [key, text] : file.metadata) {
+// Pushes { key -> text }.
+void push_metadata(lua_State* L, const Metadata& metadata) {
+  lua_createtable(L, 0, static_cast<int>(metadata.size()));
+  for (const auto& [key, text] : metadata) {
     push_string(L, key);
     push_string(L, text);
     lua_rawset(L, -3);
@@ -395,6 +394,12 @@ int safetensors_read(lua_State* L) {
   return push_safetensors(L, file);
 }
 
+}
+
+// Pushes { name -> ndarray }, { key -> text }.
+int push_safetensors(lua_State* L, const Safetensors& file) {
+  push_arrays(L, file.tensors);
+  push_metadata(L, file.metadata);
 // core.safetensors_decode(bytes) -> { name -> ndarray }, { key -> text }
 int safetensors_decode(lua_State* L) {
   lua_settop(L, 1);
@@ -417,6 +422,15 @@ int safetensors_write(lua_State* L) {
 int safetensors_encode(lua_State* L) {
   lua_settop(L, 2);
   std::string& bytes = push_box<std::string>(L);
+// core.safetensors_metadata(path) -> { key -> text }, from the header alone
+int safetensors_metadata(lua_State* L) {
+  lua_settop(L, 1);
+  auto& metadata = keep<Metadata>(L);
+  protect(L, [&] { metadata = load_safetensors_metadata(path_at(L, 1)); });
+  push_metadata(L, metadata);
+  return 1;
+}
+
   protect_allocating(L, [&] { bytes = write_safetensors(arrays_at(L, 1), metadata_at(L, 2)); });
   push_string(L, bytes);
   return 1;
@@ -546,3 +560,4 @@ void add_files(lua_State* L, State& state) {
 }
 
 }  // namespace moonflow::lua
+                                        {"safetensors_metadata", safetensors_metadata},

@@ -164,21 +164,33 @@ Json read_header(ByteSource& source) {
   return header;
 }
 
-Safetensors read_from(ByteSource& source, const std::shared_ptr<HostMemory>& memory) {
-  const Json header = read_header(source);
-  Safetensors result;
+// What the header says, in the order in which the tensors lie behind it.
+struct Head {
   std::vector<Entry> tensors;
+  Metadata metadata;
+};
+
+Head read_head(ByteSource& source) {
+  const Json header = read_header(source);
+  Head head;
   for (const auto& [name, entry] : *header.as<Json::Object>()) {
     if (name != kMetadata) {
-      tensors.push_back(read_entry(name, entry));
+      head.tensors.push_back(read_entry(name, entry));
     } else if (const auto* metadata = entry.as<Json::Object>()) {
       for (const auto& [key, value] : *metadata)
-        if (const auto* string = value.as<std::string>()) result.metadata.emplace(key, *string);
+        if (const auto* string = value.as<std::string>()) head.metadata.emplace(key, *string);
     }
   }
-  check_places(tensors, static_cast<uint64_t>(source.remaining()));
+  check_places(head.tensors, static_cast<uint64_t>(source.remaining()));
+  return head;
+}
+
+Safetensors read_from(ByteSource& source, const std::shared_ptr<HostMemory>& memory) {
+  Head head = read_head(source);
+  Safetensors result;
+  result.metadata = std::move(head.metadata);
   std::vector<std::string_view> data;
-  for (const Entry& entry : tensors) {  // as they lie
+  for (const Entry& entry : head.tensors) {
     const Tensor tensor = Tensor::allocate(entry.type, memory);
     source.read(tensor.data(), tensor.bytes());
     data.push_back(bytes_of(tensor));
@@ -186,6 +198,19 @@ Safetensors read_from(ByteSource& source, const std::shared_ptr<HostMemory>& mem
   }
   check_whole(result, data);
   return result;
+}
+
+// What `read` makes of the file.
+template <class Read>
+auto from_file(const std::string& path, const Read& read) {
+  int64_t size = 0;
+  Descriptor file = open_for_reading(path, size);
+  FileSource source(std::move(file), path, size);
+  try {
+    return read(source);
+  } catch (const Error& error) {
+    fail(error.code, "file '", path, "': ", error.what());
+  }
 }
 
 }  // namespace
@@ -213,14 +238,15 @@ Safetensors read_safetensors(std::string_view bytes, const std::shared_ptr<HostM
 }
 
 Safetensors load_safetensors(const std::string& path, const std::shared_ptr<HostMemory>& memory) {
-  int64_t size = 0;
-  Descriptor file = open_for_reading(path, size);
-  FileSource source(std::move(file), path, size);
-  try {
-    return read_from(source, memory);
-  } catch (const Error& error) {
-    fail(error.code, "file '", path, "': ", error.what());
-  }
+  return from_file(path, [&](ByteSource& source) { return read_from(source, memory); });
+}
+
+Metadata load_safetensors_metadata(const std::string& path) {
+  return from_file(path, [](ByteSource& source) {
+    Metadata metadata = read_head(source).metadata;
+    for (const char* key : {kDataChecksum, kChecksum}) metadata.erase(key);
+    return metadata;
+  });
 }
 
 }  // namespace moonflow

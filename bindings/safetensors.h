@@ -25,5 +25,7 @@ struct Safetensors {
 };
 Safetensors read_safetensors(std::string_view bytes, const std::shared_ptr<HostMemory>& memory);
 Safetensors load_safetensors(const std::string& path, const std::shared_ptr<HostMemory>& memory);
+// From the header alone, so that the checksum is not looked at: it is one of all.
+Metadata load_safetensors_metadata(const std::string& path);
 
 }  // namespace moonflow

@@ -103,13 +103,13 @@ local metadata_signature = arguments.signature("flow.checkpoint.metadata", { { "
 
 --- What a script has put beside the variables of a checkpoint, `check_point:save(path, { metadata = ... })`: words and
 --- sizes that are wanted before its jobs are defined. Of a safetensors file of others, the texts that they have put
---- there.
+--- there. The arrays are not read, and so no checksum is looked at.
 --- @param path string  a checkpoint folder or a safetensors file
 --- @return table?      nil where there is nothing
---- @error a damaged or missing file
+--- @error a missing file; a damaged head
 function checkpoint.metadata(...)
   local path = metadata_signature:parse(...).path
-  if is_file(path) then return metadata_in(select(2, core.safetensors_read(path))) end
+  if is_file(path) then return metadata_in(core.safetensors_metadata(path)) end
   local _, manifest = core.checkpoint_read(path, {})
   return manifest and manifest.meta and manifest.meta.metadata
 end

@@ -78,6 +78,19 @@ describe("metadata", function()
     assert.equal(1, flow.checkpoint.get(path).a:at(0))
   end)
 
+  it("are had without the arrays, of a file in which those are damaged too", function()
+    local path = folder .. "/damaged.safetensors"
+    check_point:save(path, { metadata = metadata })
+    local bytes = process.read(path)
+    process.write(path, bytes:sub(1, -2) .. string.char((bytes:byte(-1) + 1) % 256))
+    assert.same(metadata, flow.checkpoint.metadata(path))
+    raises("io", "do not match their checksum", flow.checkpoint.get, path)
+    process.write(path, bytes:sub(1, -2))
+    raises("io", "lie outside the data", flow.checkpoint.metadata, path)
+    process.write(path, bytes:sub(1, 100))
+    raises("io", "the header is longer than the file", flow.checkpoint.metadata, path)
+  end)
+
   it("are what JSON can have, or nothing is written", function()
     local path = folder .. "/refused"
     local function fails(text, given)
