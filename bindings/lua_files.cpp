@@ -21,6 +21,7 @@
 #include "bindings/safetensors.h"
 #include "bindings/wav.h"
 
+#include "bindings/text_rows.h"
 namespace moonflow::lua {
 
 namespace {
@@ -95,6 +96,24 @@ int text_append(lua_State* L) {
 // core.json_read(text) -> value, or nil and what is wrong with it; a null is nil
 int json_read(lua_State* L) {
   lua_settop(L, 1);
+// core.text_rows(array, first, rows, fmt, delimiter, called) -> lines of text, of rows that are there
+int text_rows(lua_State* L) {
+  lua_settop(L, 6);
+  auto& text = keep<std::string>(L);
+  protect_allocating(L, [&] {
+    const Tensor& array = array_at(L, 1, "array");
+    require(array.shape().rank() == 2, ErrorCode::ShapeMismatch, "rows are those of an array of rank 2");
+    const int64_t all = array.shape()[0], first = integer_at(L, 2, "first", 0, all);
+    const int64_t rows = std::min(integer_at(L, 3, "rows", 0, INT64_MAX), all - first);
+    blaming(std::string(string_at(L, 6, "called")), "", [&] {
+      const NumberFormat format(string_at(L, 4, "fmt"));
+      text = moonflow::text_rows(array, first, rows, format, string_at(L, 5, "delimiter"));
+    });
+  });
+  push_string(L, text);
+  return 1;
+}
+
   Json& value = keep<Json>(L);
   JsonFault& fault = keep<JsonFault>(L);
   bool fine = false;
@@ -531,6 +550,7 @@ void add_files(lua_State* L, State& state) {
                                         {"json_read", json_read},
                                         {"json_write", json_write},
                                         {"npy_read", array_read<read_npy>},
+                                        {"text_rows", text_rows},
                                         {"npy_decode", npy_decode},
                                         {"npy_write", npy_write},
                                         {"npz_read", npz_read},

@@ -11,6 +11,8 @@ local open = io.open
 
 local byte, find = string.byte, string.find
 
+local kPiece = 2 ^ 16  -- numbers that become text at a time, which is a string for a moment
+
 -- Where the fields of a line begin and end, put into two lists, and how many they are; nil is any white space.
 local function spans_of(line, delimiter, first, last)
   local count, from = 0, 1
@@ -282,32 +284,34 @@ return function(np)
     { "header", "string", "" }, { "comments", "string", "# " },
   })
   --- Writes an array as text, a row in each line; one of rank 1 has a number in each:
-  --- `np.savetxt("log.csv", a, { fmt = "%.6g", delimiter = "," })`. np.loadtxt reads it. `fmt` is how string.format
-  --- writes one number. A header stands behind `comments`, in each of its lines.
+  --- `np.savetxt("log.csv", a, { fmt = "%.6g", delimiter = "," })`. np.loadtxt reads it. `fmt` is how one number is
+  --- written, as by string.format, but for "#"; "%d" leaves out a fraction. A header stands behind `comments`, in each of
+  --- its lines.
   --- @return nil
-  --- @error more than two axes; a fmt that takes no number; a file that cannot be written
+  --- @error more than two axes; a fmt that takes no number; "%d" for what does not fit into 64 bits; a file that cannot
+  ---        be written
   function np.savetxt(...)
     local given = savetxt_signature:parse(...)
     local a = ndarray.as_array(given.a, "np.savetxt")
     if a.rank < 1 or a.rank > 2 then
       fail("shape_mismatch", "np.savetxt writes an array of rank 1 or 2, got " .. tostring(a.shape))
     end
-    if not given.fmt:gsub("%%%%", ""):find("^[^%%]*%%[-+ #0]*%d*%.?%d*[dieEfgGxX][^%%]*$") then
-      fail("invalid_argument", "np.savetxt: fmt writes one number, as \"%.6g\" does, got '" .. given.fmt .. "'")
-    end
-    local lines = {}
+    local pieces = {}
     for line in (given.header == "" and "" or given.header .. "\n"):gmatch("(.-)\n") do
-      lines[#lines + 1] = given.comments .. line
+      pieces[#pieces + 1] = given.comments .. line .. "\n"
     end
-    for _, row in ipairs(a:totable()) do
-      local fields = {}
-      for i, value in ipairs(type(row) == "table" and row or { row }) do fields[i] = given.fmt:format(value) end
-      lines[#lines + 1] = table.concat(fields, given.delimiter)
+    local columns = a.rank == 2 and a.shape[1] or 1
+    local rows = math.max(1, math.floor(kPiece / math.max(1, columns)))
+    a = a:reshape({ a.shape[0], columns })
+    for first = 0, math.max(0, a.shape[0] - 1), rows do
+      pieces[#pieces + 1] = core.text_rows(a, first, rows, given.fmt, given.delimiter, "np.savetxt")
     end
-    lines[#lines + 1] = ""
     local file, problem = open(given.path, "wb")
     if not file then fail("io", "np.savetxt: " .. problem) end
-    local written, why = file:write(table.concat(lines, "\n"))
+    local written, why = true, nil
+    for _, piece in ipairs(pieces) do
+      if written then written, why = file:write(piece) end
+    end
     local closed, why_not = file:close()
     if not (written and closed) then fail("io", "np.savetxt: " .. given.path .. ": " .. (why or why_not)) end
   end
