@@ -1,5 +1,6 @@
 // Files as Lua functions: text, JSON, npy, npz, IDX, pictures, sounds, OFRecord, safetensors, checkpoints.
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,9 +20,9 @@
 #include "bindings/picture_batch.h"
 #include "bindings/png.h"
 #include "bindings/safetensors.h"
+#include "bindings/text_rows.h"
 #include "bindings/wav.h"
 
-#include "bindings/text_rows.h"
 namespace moonflow::lua {
 
 namespace {
@@ -79,23 +80,22 @@ int text_write(lua_State* L) {
   return 0;
 }
 
-// core.text_append(path, text): behind what is there, in one piece, so that whoever reads meanwhile, or after the
-// process was killed, sees all of it or nothing
+// core.text_append(path, text, [head]): behind what is there, in one piece, so that whoever reads meanwhile, or after
+// the process was killed, sees all of it or nothing; with the head before it where nothing is there
 int text_append(lua_State* L) {
   protect(L, [&] {
     const std::string path = path_at(L, 1);
-    const std::string_view text = string_at(L, 2, "text");
+    std::string text(string_at(L, 2, "text"));
     Descriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666));
-    if (!file) fail_errno(path, "write");
+    struct stat there;
+    if (!file || ::fstat(file.get(), &there) != 0) fail_errno(path, "write");
+    if (there.st_size == 0) text.insert(0, optional_string_at(L, 3, "head"));
     write_all(file.get(), path, text.data(), static_cast<int64_t>(text.size()));
     close_written(std::move(file), path);
   });
   return 0;
 }
 
-// core.json_read(text) -> value, or nil and what is wrong with it; a null is nil
-int json_read(lua_State* L) {
-  lua_settop(L, 1);
 // core.text_rows(array, first, rows, fmt, delimiter, called) -> lines of text, of rows that are there
 int text_rows(lua_State* L) {
   lua_settop(L, 6);
@@ -114,6 +114,9 @@ int text_rows(lua_State* L) {
   return 1;
 }
 
+// core.json_read(text) -> value, or nil and what is wrong with it; a null is nil
+int json_read(lua_State* L) {
+  lua_settop(L, 1);
   Json& value = keep<Json>(L);
   JsonFault& fault = keep<JsonFault>(L);
   bool fine = false;
@@ -391,6 +394,12 @@ void push_metadata(lua_State* L, const Metadata& metadata) {
     push_string(L, text);
     lua_rawset(L, -3);
   }
+}
+
+// Pushes { name -> ndarray }, { key -> text }.
+int push_safetensors(lua_State* L, const Safetensors& file) {
+  push_arrays(L, file.tensors);
+  push_metadata(L, file.metadata);
   return 2;
 }
 
@@ -413,12 +422,15 @@ int safetensors_read(lua_State* L) {
   return push_safetensors(L, file);
 }
 
+// core.safetensors_metadata(path) -> { key -> text }, from the header alone
+int safetensors_metadata(lua_State* L) {
+  lua_settop(L, 1);
+  auto& metadata = keep<Metadata>(L);
+  protect(L, [&] { metadata = load_safetensors_metadata(path_at(L, 1)); });
+  push_metadata(L, metadata);
+  return 1;
 }
 
-// Pushes { name -> ndarray }, { key -> text }.
-int push_safetensors(lua_State* L, const Safetensors& file) {
-  push_arrays(L, file.tensors);
-  push_metadata(L, file.metadata);
 // core.safetensors_decode(bytes) -> { name -> ndarray }, { key -> text }
 int safetensors_decode(lua_State* L) {
   lua_settop(L, 1);
@@ -441,15 +453,6 @@ int safetensors_write(lua_State* L) {
 int safetensors_encode(lua_State* L) {
   lua_settop(L, 2);
   std::string& bytes = push_box<std::string>(L);
-// core.safetensors_metadata(path) -> { key -> text }, from the header alone
-int safetensors_metadata(lua_State* L) {
-  lua_settop(L, 1);
-  auto& metadata = keep<Metadata>(L);
-  protect(L, [&] { metadata = load_safetensors_metadata(path_at(L, 1)); });
-  push_metadata(L, metadata);
-  return 1;
-}
-
   protect_allocating(L, [&] { bytes = write_safetensors(arrays_at(L, 1), metadata_at(L, 2)); });
   push_string(L, bytes);
   return 1;
@@ -547,10 +550,10 @@ void add_files(lua_State* L, State& state) {
                                         {"text_write", text_write},
                                         {"text_cut", text_cut},
                                         {"text_append", text_append},
+                                        {"text_rows", text_rows},
                                         {"json_read", json_read},
                                         {"json_write", json_write},
                                         {"npy_read", array_read<read_npy>},
-                                        {"text_rows", text_rows},
                                         {"npy_decode", npy_decode},
                                         {"npy_write", npy_write},
                                         {"npz_read", npz_read},
@@ -569,6 +572,7 @@ void add_files(lua_State* L, State& state) {
                                         {"wav_decode", wav_read<false>},
                                         {"wav_write", wav_write},
                                         {"safetensors_read", safetensors_read},
+                                        {"safetensors_metadata", safetensors_metadata},
                                         {"safetensors_write", safetensors_write},
                                         {"safetensors_decode", safetensors_decode},
                                         {"safetensors_encode", safetensors_encode},
@@ -580,4 +584,3 @@ void add_files(lua_State* L, State& state) {
 }
 
 }  // namespace moonflow::lua
-                                        {"safetensors_metadata", safetensors_metadata},

@@ -73,11 +73,13 @@ local function run_line(self)
   }):sub(2) .. "\n"
 end
 
+-- A file that is new, because the script's one was moved away or emptied meanwhile, begins as that did.
 local function append(self, line)
-  local text = (self.torn and "\n" or "") .. (self.begun and "" or run_line(self)) .. line
-  local fine, problem = pcall(core.text_append, self.file, text)
+  local head = self.head or run_line(self)
+  local text = (self.torn and "\n" or "") .. (self.head and "" or head) .. line
+  local fine, problem = pcall(core.text_append, self.file, text, self.head)
   if fine then
-    self.begun, self.torn = true, false
+    self.head, self.torn = head, false
     return
   end
   if not errors.is_error(problem) then error(problem, 0) end
@@ -123,7 +125,7 @@ function log_file.open(given, time, remove)
   end
   local self = setmetatable({
     path = path, file = file, name = path:match("[^/]+$") or path, time = time, start = core.clock(),
-    config = given.config, step = -1, begun = false, torn = false, closed = false,
+    config = given.config, step = -1, head = nil, torn = false, closed = false,
     waiting = {},
   }, Log)
   if given.config then

@@ -178,6 +178,22 @@ describe("a log", function()
     assert.same({ 11, 2 ^ 20 }, { step_behind(2 ^ 17, '{"st') })  -- the row is beyond what is looked at first
   end)
 
+  it("begins anew as a run where its file was moved away or emptied", function()
+    local log = flow.log.open(path, { config = { rate = 0.5 } })
+    log:write({ loss = 3 }, 1)
+    local file = path .. "/metrics.jsonl"
+    local first = process.read(file):match("^[^\n]*\n")
+    for step, take in ipairs { function() os.rename(file, file .. ".1") end, function() process.write(file, "") end } do
+      take()
+      log:write({ loss = 2 }, step + 1)
+      log:write({ loss = 1 }, step + 2)
+      local text = process.read(file)
+      assert.equal(first, text:sub(1, #first))
+      assert.equal(3, select(2, text:gsub("\n", "")))
+    end
+    assert.equal(first, process.read(file .. ".1"):sub(1, #first))
+  end)
+
   it("holds whole lines, all that were written, when its process is killed", function()
     local script = path .. ".lua"
     process.write(script, ([[
