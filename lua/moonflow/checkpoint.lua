@@ -189,19 +189,24 @@ local function examples(held)
   return names[1] and "'" .. names[1] .. "'" .. (names[2] and " and others" or "") or "nothing"
 end
 
--- Tells of variables that a checkpoint lacks, in a line for those that keep their values and one for the others.
+-- Tells of variables that a checkpoint lacks, in a line for those that keep their values and one for the others. What
+-- train jobs keep for each of a script's own comes behind these, by its number.
 local function tell_missing(where, missing)
   for _, keeps in ipairs { true, false } do
-    local names = {}
+    local names, slots = {}, {}
     for _, entry in ipairs(missing) do
-      if entry.initialised == keeps then names[#names + 1] = entry.name end
+      local list = variable.is_system(entry.name) and slots or names
+      if entry.initialised == keeps then list[#list + 1] = entry.name end
     end
+    local others = #names > 0 and #slots > 0 and (", and none of %d that train jobs keep"):format(#slots) or ""
+    if #names == 0 then names = slots end
     table.sort(names)
-    if #names == 1 then
+    if #names == 1 and others == "" then
       session.log(("%s has no variable '%s'; it %s"):format(where, names[1],
         keeps and "keeps its value" or "gets its first value"))
-    elseif #names > 1 then
-      session.log(("%s has no variables %s; they %s"):format(where, arguments.some_quoted(names, 4),
+    elseif #names > 0 then
+      session.log(("%s has no variable%s %s%s; they %s"):format(where, #names > 1 and "s" or "",
+        arguments.some_quoted(names, 4), others,
         keeps and "keep their values" or "get their first values"))
     end
   end

@@ -393,10 +393,15 @@ function variable.known(where, slots)
   end
   if slots ~= false then return all end
   for _, entry in ipairs(all) do
-    local record = records[entry.name]
-    if not (record and record.system) then known[#known + 1] = entry end
+    if not variable.is_system(entry.name) then known[#known + 1] = entry end
   end
   return known
+end
+
+--- Is it of the machinery of train jobs, and not of a script's or a layer's making?
+function variable.is_system(name)
+  local record = records[name]
+  return record ~= nil and record.system == true
 end
 
 --- Checks all values, calls `tell(names, types)` where some have no variable, and sets the others. `types` has those
