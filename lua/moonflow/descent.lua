@@ -72,9 +72,10 @@ local function prepare(t, updates, scale, part, name)
   end
 end
 
--- Is `chosen` this variable, or a layer or namespace that it is in?
+-- Is `chosen` this variable, or a layer or namespace that it is in? Networks of other systems part their names by "."
+-- or "/".
 local function covers(chosen, name)
-  return name == chosen or name:sub(1, #chosen + 1) == chosen .. "-"
+  return name:sub(1, #chosen) == chosen and (#name == #chosen or name:find("^[-./]", #chosen + 1) ~= nil)
 end
 
 local function names_of(variables)
@@ -87,7 +88,7 @@ end
 local function choices(variables)
   local names, is_known = {}, {}
   for _, name in ipairs(names_of(variables)) do
-    for place in (name .. "-"):gmatch("()%-") do
+    for place in (name .. "-"):gmatch("()[-./]") do
       local choice = name:sub(1, place - 1)
       if not is_known[choice] then names[#names + 1] = choice end
       is_known[choice] = true
@@ -118,8 +119,10 @@ local function trained(t)
         end
       end
       if not found then
+        local near = arguments.suggestion(chosen, choices(variables))
+        if near == "" and #variables > 0 then near = "; it has " .. arguments.some_quoted(names_of(variables), 4) end
         errors.raise("not_found", part.where .. ": the job '" .. t.job .. "' has no trainable variable '" .. chosen
-          .. "', and none in a layer or namespace of this name" .. arguments.suggestion(chosen, choices(variables)),
+          .. "', and none in a layer or namespace of this name, behind which a name goes on with '-', '.' or '/'" .. near,
           t.optimizer_site)
       end
     end

@@ -74,8 +74,8 @@ local shared_parameters = {
   { "grad_clipping", "clipping?", text = "what becomes of long gradients before the update: "
     .. "flow.optimizer.grad_clipping.by_global_norm(1) or by_value(1); nothing when left out" },
   scale_parameters[2],
-  { "variables", "any?", text = "what it trains: names of variables, or of the layers and namespaces they are in; all "
-    .. "that are trainable when left out" },
+  { "variables", "any?", text = "what it trains: names of variables, or of the layers and namespaces they are in, "
+    .. "which stand before a '-', '.' or '/'; all that are trainable when left out" },
 }
 
 -- The names that an optimizer is to keep to, or nil for all.

@@ -47,6 +47,28 @@ describe("an optimizer with variables", function()
     end
   end)
 
+  it("trains what is in a namespace by the names of other systems", function()
+    local function moved_by(variables)
+      flow.clear_default_session()
+      local job = flow.global_function { type = "train", returns = tp.None } (function()
+        local sum = 0
+        for _, name in ipairs { "lora.a", "lora/b", "lora2.a", "lora_a" } do
+          sum = sum + flow.get_variable(name, { shape = { 1 }, initializer = flow.zeros_initializer() })
+        end
+        flow.optimizer.SGD { lr_scheduler = 1, variables = variables }:minimize(sum)
+      end)
+      job()
+      local moved = {}
+      for name, value in pairs(flow.get_all_variables { slots = false }) do
+        if np.abs(value):sum() > 0 then moved[#moved + 1] = name end
+      end
+      table.sort(moved)
+      return moved
+    end
+    assert.same({ "lora.a", "lora/b" }, moved_by("lora"))
+    assert.same({ "lora.a" }, moved_by("lora.a"))
+  end)
+
   it("lets two jobs train a part each, with slots of their own", function()
     local make, judge = job("maker", "make", flow.optimizer.Adam), job("judge", "judge", flow.optimizer.Adam)
     make(x)
@@ -66,9 +88,10 @@ describe("an optimizer with variables", function()
       assert.truthy(problem.where:find("optimizer_parts_spec.lua:", 1, true))
     end
     fails("flow.optimizer.SGD: the job 'train' has no trainable variable 'maker-weigth', and none in a layer or "
-      .. "namespace of this name; did you mean 'maker-weight'?", { "maker-weigth" }, "train")
-    fails("no trainable variable 'makre', and none in a layer or namespace of this name; did you mean 'maker'?",
-      { "makre" }, "train")
+      .. "namespace of this name, behind which a name goes on with '-', '.' or '/'; did you mean 'maker-weight'?",
+      { "maker-weigth" }, "train")
+    fails("'.' or '/'; did you mean 'maker'?", { "makre" }, "train")
+    fails("'.' or '/'; it has 'maker-weight'", { "lora" }, "train")
     fails("variables must name at least one", {}, "train")
     fails("variables must be a list of names, entry 1 is 3", 3, "train")
   end)
