@@ -9,7 +9,7 @@ local core = require "moonflow.core"
 local call_forms = require "moonflow.call_forms"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
-local debug = debug
+local debug, io_type = debug, io.type
 
 local arguments = {}
 
@@ -46,6 +46,8 @@ local function describe_foreign(value, kind)
     local type_of = text:match("^cdata%b<>")
     return text:match("^%-?%d+U?LL$") or type_of and "a " .. type_of or "a cdata"
   end
+  local file = io_type(value)
+  if file then return file == "file" and "an open file" or "a " .. file end
   local meta = metatable_of(value)
   local name = type(meta) == "table" and rawget(meta, "__name")
   local ours = type(name) == "string" and name:match("^moonflow (.*)$")
@@ -53,12 +55,29 @@ local function describe_foreign(value, kind)
   return (ours == "ndarray" and "an " or "a ") .. ours .. " of another copy of the library, which is loaded twice here"
 end
 
+local kQuoted = 60  -- bytes of a string that a message shows
+
+local function is_utf8(text)
+  return not text:gsub("[\194-\223][\128-\191]", ""):gsub("[\224-\239][\128-\191][\128-\191]", "")
+    :gsub("[\240-\244][\128-\191][\128-\191][\128-\191]", ""):find("[\128-\255]")
+end
+
+-- Whatever a string holds, it is a few words of text: bytes that are none as "\255", and of many the first ones.
+local function string_text(text)
+  local shown = text
+  if #text > kQuoted then shown = text:sub(1, kQuoted):gsub("[\192-\247][\128-\191]*$", "") end
+  local strange = is_utf8(shown) and "[%c\127]" or "[%c\127-\255]"
+  shown = shown:gsub(strange, function(byte) return byte == "\n" and "\\n" or ("\\%d"):format(byte:byte()) end)
+  shown = "'" .. shown .. "'"
+  return #text > kQuoted and ("%s... (%d bytes)"):format(shown, #text) or shown
+end
+
 --- A value in a few words, for messages: "a blob", "an ndarray float32 (100, 10)", "'text'", "nil".
 function arguments.describe(value)
   local kind = kind_of(value)
   if kind == "userdata" or kind == "cdata" then return describe_foreign(value, kind) end
   if kind == "nil" or kind == "boolean" or kind == "number" then return tostring(value) end
-  if kind == "string" then return "'" .. value .. "'" end
+  if kind == "string" then return string_text(value) end
   if kind == "ndarray" and value.released then return "a released ndarray" end
   if kind == "ndarray" then return "an ndarray " .. value.dtype .. " " .. tostring(value.shape) end
   local folder = arguments.folder(value)
@@ -378,7 +397,7 @@ function Signature:too_many(count, hint)
 end
 
 -- What to do about a value of another kind than the one wanted, as the end of a message.
-local function hint_of(wanted_kind, value)
+local function hint_of(wanted_kind, value, name)
   local kind = kind_of(value)
   if kind == "table" and (wanted_kind == "blob" or wanted_kind == "operand") then
     if kind_of(rawget(value, 1)) == "blob" then return "; flow.stack(it) and flow.concat(it) make one of several" end
@@ -389,6 +408,9 @@ local function hint_of(wanted_kind, value)
     return "; inside a job body values are blobs: take it as an input of the job"
   elseif wanted_kind == "number" and kind == "ndarray" then
     return "; a:item() is the number of an array of one element, and in a job body an array is a constant as it is"
+  elseif wanted_kind == "string" and io_type(value) then
+    return name == "path" and "; it takes the path, and opens the file itself"
+      or name == "bytes" and "; file:read(\"*a\") gives those of a file" or ""
   elseif wanted_kind == "callable" and kind == "string" then
     return "; write the function itself, such as flow.nn.relu"
   elseif wanted_kind == "initializer" and kind == "function" then
@@ -485,7 +507,7 @@ function Signature:parse(...)
       values[parameter.name] = parameter.default
     elseif not fits(parameter.kind, value) then
       self:fail(": argument " .. i .. " ('" .. parameter.name .. "') must be " .. wanted(parameter.kind) .. ", got "
-        .. arguments.describe(value) .. hint_of(parameter.kind, value))
+        .. arguments.describe(value) .. hint_of(parameter.kind, value, parameter.name))
     elseif is_list[parameter.kind] and kind_of(value) == "table" then
       local what = self.where .. ": argument " .. i .. " ('" .. parameter.name .. "')"
       if parameter.kind == "list" then

@@ -122,8 +122,8 @@ local function trained(t)
         local near = arguments.suggestion(chosen, choices(variables))
         if near == "" and #variables > 0 then near = "; it has " .. arguments.some_quoted(names_of(variables), 4) end
         errors.raise("not_found", part.where .. ": the job '" .. t.job .. "' has no trainable variable '" .. chosen
-          .. "', and none in a layer or namespace of this name, behind which a name goes on with '-', '.' or '/'" .. near,
-          t.optimizer_site)
+          .. "', and none in a layer or namespace of this name, behind which a name goes on with '-', '.' or '/'"
+          .. near, t.optimizer_site)
       end
     end
   end

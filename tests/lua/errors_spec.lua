@@ -26,6 +26,28 @@ describe("arguments that a function does not take", function()
     assert.equal("(2, 1)", tostring(np.squeeze(np.ones { 1, 2, 1 }, { axis = 0 }).shape))
   end)
 
+  it("are a few words of text, whatever bytes they hold", function()
+    golden("np.ones: argument 1 ('shape') must be a number or a list, got '\\255\\216\\255\\0\\n'",
+      [[>>np.ones("\255\216\255\0\n")]])
+    golden("np.ones: argument 1 ('shape') must be a number or a list, got 'größe\\n\\27'",
+      [[>>np.ones("größe\n\27")]])
+    golden("np.ones: argument 1 ('shape') must be a number or a list, got '" .. ("x"):rep(60) .. "'... (300 bytes)",
+      [[>>np.ones(("x"):rep(300))]])
+    golden("np.ones: argument 1 ('shape') must be a number or a list, got 'x" .. ("ö"):rep(29) .. "'... (301 bytes)",
+      [[>>np.ones("x" .. ("ö"):rep(150))]])
+  end)
+
+  it("say what the file is that stands in the place of a path or of bytes", function()
+    golden("np.loadtxt: argument 1 ('path') must be a string, got an open file; it takes the path, and opens the file "
+      .. "itself", [[>>np.loadtxt(io.stdout)]])
+    golden("np.load_memory: argument 1 ('bytes') must be a string, got an open file; file:read(\"*a\") gives those of a "
+      .. "file", [[>>np.load_memory(io.stdout)]])
+    golden("flow.checkpoint.get: argument 1 ('path') must be a string, got nil", [[>>flow.checkpoint.get(nil)]])
+    golden("np.loadtxt: the path is the text itself, '1,2\\n3,4'; it takes the path of a file that has it",
+      [[>>np.loadtxt("1,2\n3,4")]])
+    golden("np.load: the path is the bytes of a file, which np.load_memory(bytes) takes", [[>>np.load("\147NUMPY\1")]])
+  end)
+
   it("of minimize have a place of their own", function()
     golden("flow.optimizer.SGD:minimize takes at most 1 argument (loss), got 2; several losses go to it as a list, and "
       .. "what is to be trained to the optimizer's 'variables'", [[
@@ -149,7 +171,7 @@ local train_job = flow.global_function {
     golden("train_job: input 'images' is an ndarray of another copy of the library, which is loaded twice here, its "
       .. "placeholder wants an ndarray float32 (4, 3)", define .. foreign .. [[
 >>train_job(second.zeros("float32", { 4, 3 }), np.zeros({ 4 }, flow.int32))]])
-    golden("train_job: input 'images' is a userdata, its placeholder wants an ndarray float32 (4, 3)", define .. [[
+    golden("train_job: input 'images' is an open file, its placeholder wants an ndarray float32 (4, 3)", define .. [[
 >>train_job(io.stdout, np.zeros({ 4 }, flow.int32))]])
   end)
 

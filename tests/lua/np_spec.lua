@@ -422,7 +422,7 @@ describe("a mistake", function()
       ["np.median of no values"] = function() np.median(np.zeros({ 0 })) end,
       ["np.exp wants an ndarray, a table or a number, got 5LL; np.array({ 5LL }, flow.int64) is an array"] =
         function() np.exp(loadstring("return 5LL")()) end,
-      ["np.full: argument 2 ('value') must be a number, got a userdata"] = function() np.full(2, io.stdout) end,
+      ["np.full: argument 2 ('value') must be a number, got an open file"] = function() np.full(2, io.stdout) end,
       ["a:transpose: perm {0} names 1 axes"] = function() a:transpose(0) end,
       ["a:take wants an ndarray, a table or a number, got nil"] = function() a:take() end,
       ["a:take: indices at () is 9, outside [0, 6)"] = function() a:take(9) end,

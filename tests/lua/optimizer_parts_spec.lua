@@ -50,14 +50,14 @@ describe("an optimizer with variables", function()
   it("trains what is in a namespace by the names of other systems", function()
     local function moved_by(variables)
       flow.clear_default_session()
-      local job = flow.global_function { type = "train", returns = tp.None } (function()
+      local tuned = flow.global_function { type = "train", returns = tp.None } (function()
         local sum = 0
         for _, name in ipairs { "lora.a", "lora/b", "lora2.a", "lora_a" } do
           sum = sum + flow.get_variable(name, { shape = { 1 }, initializer = flow.zeros_initializer() })
         end
         flow.optimizer.SGD { lr_scheduler = 1, variables = variables }:minimize(sum)
       end)
-      job()
+      tuned()
       local moved = {}
       for name, value in pairs(flow.get_all_variables { slots = false }) do
         if np.abs(value):sum() > 0 then moved[#moved + 1] = name end

@@ -148,6 +148,9 @@ return function(np)
   --- @error a file that is neither, or damaged; an array of text or of Python's objects; a name that is not there
   function np.load(...)
     local given = load_signature:parse(...)
+    if given.path:find("^\147NUMPY") or given.path:find("^PK\3\4") then
+      load_signature:fail(": the path is the bytes of a file, which np.load_memory(bytes) takes")
+    end
     local is_npz = core.first_bytes(given.path, 2) == "PK"
     local names = names_of(given, load_signature, is_npz, "'" .. given.path .. "' is none")
     if is_npz then return core.npz_read(given.path, nil, names) end

@@ -161,6 +161,10 @@ return function(np)
   function np.loadtxt(...)
     local given = loadtxt_signature:parse(...)
     local delimiter, quote, converters = given.delimiter, given.quotechar, given.converters
+    if given.path:find("[%z\n]") then
+      loadtxt_signature:fail(": the path is the text itself, " .. arguments.describe(given.path)
+        .. "; it takes the path of a file that has it")
+    end
     if delimiter == "" then loadtxt_signature:fail(": delimiter must be a text such as \",\", got ''") end
     if quote and (#quote ~= 1 or not delimiter) then
       loadtxt_signature:fail((": quotechar is one character, beside a delimiter, got '%s'"):format(quote))
@@ -285,8 +289,8 @@ return function(np)
   })
   --- Writes an array as text, a row in each line; one of rank 1 has a number in each:
   --- `np.savetxt("log.csv", a, { fmt = "%.6g", delimiter = "," })`. np.loadtxt reads it. `fmt` is how one number is
-  --- written, as by string.format, but for "#"; "%d" leaves out a fraction. A header stands behind `comments`, in each of
-  --- its lines.
+  --- written, as by string.format, but for "#"; "%d" leaves out a fraction. A header stands behind `comments`, in each
+  --- of its lines.
   --- @return nil
   --- @error more than two axes; a fmt that takes no number; "%d" for what does not fit into 64 bits; a file that cannot
   ---        be written
