@@ -2,24 +2,12 @@
 local process = require "process"
 local terminal = require "terminal"
 
-local folder, history
+local here = terminal.place("paste")
 
-local function prompt(options)
-  return terminal.prompt({}, options, folder, history)
-end
+local function prompt(options) return here.prompt({}, options) end
 
-setup(function()
-  folder = process.folder("paste")
-end)
-
-before_each(function()
-  history = folder .. "/history"
-  os.remove(history)
-end)
-
-teardown(function()
-  terminal.close_all()
-end)
+before_each(here.begin)
+teardown(terminal.close_all)
 
 describe("a paste", function()
   it("waits for Enter as text, whose lines go on with one another, and is one entry of the history", function()
@@ -32,7 +20,7 @@ describe("a paste", function()
     t:press("Up", "Up", "Enter"):wait_for("-- a remark\nx\nabab\n>")
     t:close()
     assert.equal("local x = ('ab')\\n  :rep(2)\\n-- a remark\\nx\nfunction f()\\n  return 'f'\\nend\\nf()\n"
-      .. "local x = ('ab')\\n  :rep(2)\\n-- a remark\\nx\n", process.read(history))
+      .. "local x = ('ab')\\n  :rep(2)\\n-- a remark\\nx\n", process.read(here.history))
   end)
 
   it("goes into the middle of a line as it is, but for control characters", function()
@@ -86,7 +74,7 @@ describe("the terminal's mode for pastes", function()
 
   it("is off for programs that are run, and when the prompt has been left", function()
     local t = prompt()
-    local path = folder .. "/left.log"
+    local path = here.folder .. "/left.log"
     t:log(path):enter("os.execute('cat -v')"):wait_for("> os.execute('cat -v')\n")
     t:paste("pasted"):press("Enter", "C-d"):wait_for("pasted\npasted\n0\n>")
     assert.equal("h", mode(path))
@@ -98,10 +86,10 @@ describe("the terminal's mode for pastes", function()
   end)
 
   it("is off while Ctrl-Z has stopped the prompt", function()
-    local t = terminal.open("PS1='$ ' dash -i", { folder = folder })
+    local t = terminal.open("PS1='$ ' dash -i", { folder = here.folder })
     t:wait_for_last("$")
     t:enter("MOONFLOW_HISTORY= " .. process.quote(process.launcher)):wait_for_last(">")
-    local path = folder .. "/stopped.log"
+    local path = here.folder .. "/stopped.log"
     t:log(path):type("1 +"):wait_for_last("> 1 +")
     t:press("C-z"):wait_for_last("$")
     assert.equal("l", mode(path))

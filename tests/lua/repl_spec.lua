@@ -3,35 +3,22 @@ local process = require "process"
 local terminal = require "terminal"
 local jobs = require "prompt_jobs"
 
-local folder, history
-
-local function prompt(arguments, options)
-  return terminal.prompt(arguments, options, folder, history)
-end
+local here = terminal.place("repl")
+local prompt = here.prompt
 
 local function write(name, text)
-  process.write(folder .. "/" .. name, text)
+  process.write(here.folder .. "/" .. name, text)
 end
 
 local function typed(text)
-  local run = process.moonflow({}, { input = text, folder = folder })
+  local run = process.moonflow({}, { input = text, folder = here.folder })
   -- 0, or 1 after an error, which is on stderr: else it is the process that ended, and what it had to say is lost.
   assert(run.code == 0 or run.code == 1 and run.err ~= "", "the prompt ended with " .. run.code .. ": " .. run.err)
   return run
 end
 
-setup(function()
-  folder = process.folder("repl")
-end)
-
-before_each(function()
-  history = folder .. "/history"
-  os.remove(history)
-end)
-
-teardown(function()
-  terminal.close_all()
-end)
+before_each(here.begin)
+teardown(terminal.close_all)
 
 describe("the evaluator", function()
   it("keeps locals of the top level between chunks, also functions and those that are nil", function()
@@ -470,7 +457,7 @@ describe("completion", function()
   end)
 
   it("completes files inside strings", function()
-    process.write(folder .. "/weights_of_lenet.npz", "")
+    process.write(here.folder .. "/weights_of_lenet.npz", "")
     assert.equal("weights_of_lenet.npz", choices("flow.np.load('weights_of_"))
   end)
 
@@ -504,7 +491,7 @@ describe("the prompt in a terminal", function()
     t:wait_for("2\n> a = 1\n>")
     t:press("C-d"):wait_for("ended with 0")
     t:close()
-    assert.equal("a = 1\nfor i = 1, 2 do\\nprint('line', i)\\nend\na = 1\n", process.read(history))
+    assert.equal("a = 1\nfor i = 1, 2 do\\nprint('line', i)\\nend\na = 1\n", process.read(here.history))
 
     t = prompt()
     t:press("Up"):wait_for("> a = 1")
@@ -541,7 +528,7 @@ describe("the prompt in a terminal", function()
         end)
       end
     ]])
-    os.remove(folder .. "/go")
+    os.remove(here.folder .. "/go")
     t:enter(":load again.lua"):wait_for("> :load again.lua\n>")  -- what is typed before is echoed twice
     t:enter("again()"):wait_for("> again()\n>")
     t:type("half_typed(1, 'and so long that it needs a second line of the terminal, ä"):wait_for("ä")
@@ -609,7 +596,7 @@ describe("the prompt in a terminal", function()
         later(square)(function() if io.open("begin") then loop() else await_file() end end)
       end
     ]])
-    os.remove(folder .. "/begin")
+    os.remove(here.folder .. "/begin")
     local t = prompt({ "-i", "jobs.lua" })
     t:enter(":load loops.lua"):wait_for("> :load loops.lua\n>")
     t:enter("await_file()"):wait_for("> await_file()\n>")

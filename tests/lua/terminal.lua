@@ -49,6 +49,17 @@ function terminal.prompt(arguments, options, folder, history)
   return self
 end
 
+--- Where the specs of a file meet prompts: an empty folder of this name, and a history, which `begin` takes away.
+function terminal.place(name)
+  local place = { folder = process.folder(name) }
+  place.history = place.folder .. "/history"
+  function place.begin() os.remove(place.history) end
+  function place.prompt(arguments, options)
+    return terminal.prompt(arguments, options, place.folder, place.history)
+  end
+  return place
+end
+
 --- Types text as it is.
 function Terminal:type(text)
   tmux("send-keys", "-t", self.name, "-l", (text:gsub(";$", "\\;")))  -- tmux takes a last ; for its own
