@@ -130,6 +130,7 @@ end
 --- @param width? number  columns of the terminal (default 80)
 function inspect.text(value, width)
   if type(value) == "string" then return value end
+  if rawequal(value, _G) then return "_G, the table of all globals; `:who` lists yours" end
   local array = as_array(value)
   if array then
     local fine, text = pcall(type_line, array)

@@ -50,7 +50,11 @@ local steps = "optimizer:minimize(loss) in the body of a train job says what is 
   .. "step"
 local rate = "it keeps the rate that it was made with, or a schedule that goes by the step; a job that is defined "
   .. "again with another rate keeps its weights"
+local kept = "it keeps the options that it was made with to itself; a job that is defined again with others keeps its "
+  .. "weights"
 arguments.answer(Optimizer, "an optimizer", {
+  momentum = kept, beta1 = kept, beta2 = kept, epsilon = kept, weight_decay = kept, grad_clipping = kept,
+  variables = kept, loss_scale_factor = kept,
   step = steps, zero_grad = steps, backward = steps, apply_gradients = steps,
   lr = rate, learning_rate = rate, param_groups = rate,
   state_dict = "its moments are variables, which a checkpoint has beside the weights",

@@ -532,10 +532,13 @@ end
 
 -- ---- the banner ---------------------------------------------------------------------------------------------------
 
---- The GPUs in one line, or why there are none. Asking opens the driver, which a game would notice.
+--- The GPUs in one line, or the first words of why there are none. Asking opens the driver, which a game would
+--- notice.
 function repl.gpu_line()
   local devices, reason = require("moonflow.core").gpu_devices()
-  if reason then return "no GPU: " .. reason .. "\n" end
+  if reason then
+    return "no GPU: " .. (reason:match("^[^;(\n]*[^;(%s]") or reason) .. " (flow.config.gpu_devices())\n"
+  end
   local words = {}
   for i, device in ipairs(devices) do
     words[i] = ("%s, %.1f GiB"):format(device.name, device.memory_bytes / 2 ^ 30)

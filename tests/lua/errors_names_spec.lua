@@ -89,6 +89,9 @@ describe("a word that an object lacks", function()
     golden("an optimizer has no 'lr'; it keeps the rate that it was made with, or a schedule that goes by the step; a "
       .. "job that is defined again with another rate keeps its weights", [[
 >>print(flow.optimizer.SGD(0.1).lr)]])
+    golden("an optimizer has no 'momentum'; it keeps the options that it was made with to itself; a job that is "
+      .. "defined again with others keeps its weights", [[
+>>print(flow.optimizer.SGD(0.1).momentum)]])
     golden("a checkpoint has no 'restore'; check_point:load(path) reads one", [[
 >>flow.train.CheckPoint():restore("x")]])
     golden("a data set has no 'shuffle'; flow.data.Dataset(arrays, size, { shuffle = true }) takes its rows in random "

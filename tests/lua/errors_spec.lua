@@ -40,8 +40,8 @@ describe("arguments that a function does not take", function()
   it("say what the file is that stands in the place of a path or of bytes", function()
     golden("np.loadtxt: argument 1 ('path') must be a string, got an open file; it takes the path, and opens the file "
       .. "itself", [[>>np.loadtxt(io.stdout)]])
-    golden("np.load_memory: argument 1 ('bytes') must be a string, got an open file; file:read(\"*a\") gives those of a "
-      .. "file", [[>>np.load_memory(io.stdout)]])
+    golden("np.load_memory: argument 1 ('bytes') must be a string, got an open file; file:read(\"*a\") gives those of "
+      .. "a file", [[>>np.load_memory(io.stdout)]])
     golden("flow.checkpoint.get: argument 1 ('path') must be a string, got nil", [[>>flow.checkpoint.get(nil)]])
     golden("np.loadtxt: the path is the text itself, '1,2\\n3,4'; it takes the path of a file that has it",
       [[>>np.loadtxt("1,2\n3,4")]])

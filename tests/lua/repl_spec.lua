@@ -42,6 +42,10 @@ inner
     assert.equal("6\tnil\t5\n1\n20\nshadowed by itself\n3\nnil\n", run.out)
   end)
 
+  it("names the table of all globals without showing what is in it", function()
+    assert.equal("_G, the table of all globals; `:who` lists yours\n", typed("setmetatable(_G, {})\n").out)
+  end)
+
   it("numbers the lines of a very long session anew, under another name", function()
     local run = typed("local kept = 1\nfunction first() error('early') end\n" .. ("kept = kept + 1\n"):rep(9998)
       .. "kept\nfirst()\nerror('late')\nfirst??\n")
