@@ -143,8 +143,7 @@ void PreparedCall::naming_job(const Work& work) {
   }
 }
 
-// ---- memory of somebody else
-// -----------------------------------------------------------------------------------------
+// ---- memory of somebody else -------------------------------------------------------------------------------------
 
 // A run may write an output before it has read all of an input.
 void PreparedCall::require_free(const void* data, const TensorType& type, const char* what, size_t index,
@@ -177,8 +176,7 @@ void PreparedCall::bind_output(size_t index, void* data) {
   plan_->bind_tap(output_taps_[index], data ? data : outputs_[index].data());
 }
 
-// ---- running
-// ---------------------------------------------------------------------------------------------------------
+// ---- running -----------------------------------------------------------------------------------------------------
 
 void PreparedCall::begin(const std::function<Tensor(const Variable&)>& value) {
   for (size_t i = 0; i < states_.size(); ++i) {
