@@ -41,7 +41,8 @@ end)
 )";
 
 struct Slow : Net {
-  const std::vector<float> x = std::vector<float>(kSize);
+  // Of zeros kernels take care quickly; the product of this matrix with itself is itself.
+  const std::vector<float> x = std::vector<float>(kSize, 1.0f / 256);
   const mf_array input = mf_floats(x.data(), x.size());
   mf_job* slow;
 
@@ -89,7 +90,7 @@ TEST_CASE("a call with a time gives what a call gives, or says that the time is 
   const bool in_time = std::chrono::steady_clock::now() - begin < std::chrono::microseconds(500);
   CHECK((code == MF_OK || (code == MF_TIMED_OUT && sum == 7 && !in_time)));
   CHECK(host.call_for(host.slow, -1, &sum) == MF_OK);
-  CHECK(sum == 0);
+  CHECK(sum == 256);
   int32_t in_flight = -1;
   host.ok(mf_session_in_flight(host.session, &in_flight));
   CHECK(in_flight == 0);

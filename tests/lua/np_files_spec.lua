@@ -179,6 +179,14 @@ describe("files", function()
     for _, path in ipairs({ folder .. "/pipe", "/dev/zero", folder }) do  -- a pipe's open would wait for its other end
       raises("io", path .. "' is no regular file", function() np.load(path) end)
     end
+    np.save_png(folder .. "/grey.png", np.zeros({ 2, 2 }))
+    np.save_jpeg(folder .. "/grey.jpg", np.zeros({ 2, 2 }))
+    np.save_wav(folder .. "/silence.wav", np.zeros({ 8 }), 8000)
+    require("moonflow").checkpoint.save(folder .. "/weights.safetensors", { w = np.zeros({ 2 }) })
+    for name, reader in pairs { ["grey.png"] = "a PNG picture, which np.load_png", ["grey.jpg"] = "np.load_jpeg",
+        ["silence.wav"] = "np.load_wav", ["weights.safetensors"] = "flow.checkpoint.get" } do
+      raises("io", reader .. " reads", function() np.load(folder .. "/" .. name) end)
+    end
     process.write(folder .. "/text.npy", "this is no array at all, only words")
     local fine, problem = pcall(np.load, folder .. "/text.npy")
     assert.is_false(fine)

@@ -142,6 +142,21 @@ return function(np)
     return arguments.check_list(names, signature.where .. ": the list of names")
   end
 
+  -- What files of other kinds begin with, and what reads these.
+  local others = {
+    { "^\137PNG", "a PNG picture", "np.load_png" }, { "^\255\216\255", "a JPEG picture", "np.load_jpeg" },
+    { "^RIFF....WAVE", "a WAV sound", "np.load_wav" },
+    { "^....%z%z%z%z{", "a safetensors file", "flow.checkpoint.get" },
+  }
+  local function refuse_others(path, beginning)
+    for _, other in ipairs(others) do
+      local pattern, what, reader = unpack(other)
+      if beginning:find(pattern) then
+        fail("io", ("np.load: '%s' is %s, which %s reads"):format(path, what, reader))
+      end
+    end
+  end
+
   --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which. What has no dtype
   --- here gets another one that holds it: int16 and uint16 become int32, uint32 and uint64 int64, bool int8.
   --- @return any
@@ -151,7 +166,9 @@ return function(np)
     if given.path:find("^\147NUMPY") or given.path:find("^PK\3\4") then
       load_signature:fail(": the path is the bytes of a file, which np.load_memory(bytes) takes")
     end
-    local is_npz = core.first_bytes(given.path, 2) == "PK"
+    local beginning = core.first_bytes(given.path, 12)
+    refuse_others(given.path, beginning)
+    local is_npz = beginning:sub(1, 2) == "PK"
     local names = names_of(given, load_signature, is_npz, "'" .. given.path .. "' is none")
     if is_npz then return core.npz_read(given.path, nil, names) end
     return core.npy_read(given.path)

@@ -55,8 +55,11 @@ end
 local function range_of(list, name, most, signature)
   list = arguments.flat_list(list)
   local low, high = unpack(list)
-  if #list ~= 2 or not (low > 0 and low <= high and high <= most) then
-    signature:fail((": %s is {%s}, wanted {least, most} of numbers above 0%s"):format(name, table.concat(list, ", "),
+  local are_numbers = type(low) == "number" and type(high) == "number"
+  if #list ~= 2 or not (are_numbers and low > 0 and low <= high and high <= most) then
+    local given = {}
+    for i, value in ipairs(list) do given[i] = arguments.describe(value) end
+    signature:fail((": %s is {%s}, wanted {least, most} of numbers above 0%s"):format(name, table.concat(given, ", "),
       most < math.huge and " and up to " .. most or ""))
   end
   return low, high
