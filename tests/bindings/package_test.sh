@@ -85,6 +85,12 @@ END
       said=$("$prefix/bin/moonflow" -e 'print(select(2, require("moonflow").config.gpu_devices()))')
       case $said in *module*) fail "of GPUs it said: $said" ;; esac
     fi
+    # So is that for MPI, which takes a lone process of a launcher for a world of one.
+    if [ -f "$build/libmoonflow_mpi.so" ]; then
+      said=$(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -n 1 "$prefix/bin/moonflow" -e \
+        'print(require("moonflow").distributed.join())')
+      [ "$said" = "0	1" ] || fail "of processes it said: $said"
+    fi
     ;;
   document) # the hosts of docs/embedding.md, compiled by its own commands
     fresh document
