@@ -31,36 +31,42 @@ return function(np)
     return a
   end
 
-  -- The slopes of `f` along an axis whose points are `d` apart, from each to the next. Inside each is that of the
-  -- parabola through a point and its neighbours; at the ends that of the line through the last two, or with
+  -- The slopes of `f` along an axis whose points are `d` apart: a number, or from each to the next. Inside each is that
+  -- of the parabola through a point and its neighbours; at the ends that of the line through the last two, or with
   -- `edge_order` 2 of the parabola through the last three.
   local function slopes(f, axis, d, edge_order)
-    local count = f.shape[axis]
-    local function part(a, first, last) return cut(a, axis, { first, last }) end
-    local line = np.diff(f, { axis = axis }) / d
-    local before, behind = part(d, 0, count - 2), part(d, 1, count - 1)
-    local inner = (part(line, 0, count - 2) * behind + part(line, 1, count - 1) * before) / (before + behind)
+    local count, is_even = f.shape[axis], type(d) == "number"
+    local function part(first, last) return cut(f, axis, { first, last }) end
+    local function apart(first, last) return is_even and d or cut(d, axis, { first, last }) end
+    local function lines(first, last) return (part(first + 1, last + 1) - part(first, last)) / apart(first, last) end
+
     -- At equal distances the point itself is no part of it, so a NaN there does not matter.
-    local across = (part(f, 2, count) - part(f, 0, count - 2)) / (before + behind)
-    inner = np.where(before:eq(behind), across, inner)
+    local inner = part(2, count) - part(0, count - 2)
+    if is_even then
+      inner = inner / (2 * d)
+    else
+      local before, behind = apart(0, count - 2), apart(1, count - 1)
+      local uneven = (lines(0, count - 2) * behind + lines(1, count - 1) * before) / (before + behind)
+      inner = np.where(before:eq(behind), inner / (before + behind), uneven)
+    end
 
     local function at_end(i, next)
-      local near = part(line, i, i + 1)
+      local near = lines(i, i + 1)
       if edge_order == 1 then return near end
       -- The slope of a parabola changes evenly, and in the middle between two points it is that of their line.
-      local of_near, of_far = part(d, i, i + 1), part(d, next, next + 1)
-      return near + (near - part(line, next, next + 1)) * of_near / (of_near + of_far)
+      local of_near, of_far = apart(i, i + 1), apart(next, next + 1)
+      return near + (near - lines(next, next + 1)) * of_near / (of_near + of_far)
     end
     return np.concat({ at_end(0, 1), inner, at_end(count - 2, count - 3) }, axis)
   end
 
-  -- How far the points along an axis are apart: `spacing` everywhere, or what lies between places.
+  -- How far the points along an axis are apart: `spacing` everywhere, a number, or what lies between places.
   local function distances(f, axis, spacing)
     local count, sizes = f.shape[axis], {}
     for i = 1, f.rank do sizes[i] = i - 1 == axis and count - 1 or 1 end
-    if type(spacing) == "number" then return np.full(sizes, spacing, "float64") end
+    if type(spacing) == "number" then return spacing end
     local places = as_array(spacing, "np.gradient", "float64")
-    if places.rank == 0 then return np.full(sizes, places:item(), "float64") end
+    if places.rank == 0 then return places:item() end
     if places.rank ~= 1 or #places ~= count then
       fail("shape_mismatch", ("np.gradient: the places along axis %d are %s for %d points"):format(axis,
         tostring(places.shape), count))
