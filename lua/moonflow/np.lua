@@ -413,10 +413,12 @@ local clip_signature = signature("np.clip", { { "a", "any" }, { "a_min", "any?" 
 --- Elements below `a_min` become `a_min`, those above `a_max` become `a_max`; either may be nil, a number or an array.
 function np.clip(...)
   local given = clip_signature:parse(...)
-  local a = given.a
-  if given.a_min ~= nil then a = np.maximum(a, given.a_min) end
-  if given.a_max ~= nil then a = np.minimum(a, given.a_max) end
-  return a
+  local a, low, high = given.a, given.a_min, given.a_max
+  if is_array(a) and dtypes.floating[a.dtype] and type(low) == "number" and type(high) == "number" and low <= high then
+    return (evaluate("clip_by_value", { a }, { min = low, max = high }, "np.clip"))
+  end
+  if low ~= nil then a = np.maximum(a, low) end
+  return high ~= nil and np.minimum(a, high) or a
 end
 
 local equal_signature = signature("np.array_equal", { { "a", "any" }, { "b", "any" } })
