@@ -235,8 +235,7 @@ Launch unless_sparse(const SparseProduct& sparse, const Product& sizes, Finish f
 }
 
 Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
-  if (sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0)
-    return prepare_packed<float>(sizes, finish, call);
+  if (sizes.inner == 0) return prepare_packed<float>(sizes, finish, call);
   if (!call.input_layouts[1].row_major())
     return unless_sparse({sizes, true}, sizes, finish, call, prepare_panels(sizes, finish));
   const bool tiny = is_small_stack(sizes);
@@ -320,6 +319,7 @@ Launch prepare_narrow_product(const Product& sizes, Finish finish, DType narrow,
 }  // namespace
 
 Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
+  if (call.outputs[0].count() == 0) return [](const LaunchCall&) {};  // it may have many rows, of no elements
   const std::optional<DType> narrow = narrow_dtype(call);
   return narrow ? prepare_narrow_product(sizes, finish, *narrow, call) : prepare_wide_product(sizes, finish, call);
 }

@@ -415,6 +415,8 @@ TEST_CASE("a product over nothing is zero, and a product of nothing is nothing")
   const auto zeros = [](const Shape& shape) { return Tensor::zeros({DType::Float32, shape}); };
   CHECK(numbers(session.evaluate("matmul", {zeros({2, 0}), zeros({0, 2})})[0]) == std::vector<double>{0, 0, 0, 0});
   CHECK(session.evaluate("matmul", {zeros({0, 3}), zeros({3, 2})})[0].shape() == Shape{0, 2});
+  const int64_t many = int64_t{1} << 40;  // rows of no elements, which nothing counts
+  CHECK(session.evaluate("matmul", {zeros({many, 0}), zeros({0, 0})})[0].shape() == Shape{many, 0});
 }
 
 TEST_CASE("bias_grad sums over all but the channels, the same for any number of threads") {
