@@ -389,6 +389,16 @@ local function fail_option(self, name)
   self:fail(" has no option '" .. tostring(name) .. "'" .. near)
 end
 
+--- Fails where the path is what files begin with, patterns: then it is the bytes of `what`, which another function
+--- takes.
+function Signature:refuse_bytes(path, beginnings, what, instead)
+  for _, beginning in ipairs(beginnings) do
+    if path:find(beginning) then
+      self:fail(": the path is the bytes of " .. what .. ", which " .. instead .. "(bytes) takes")
+    end
+  end
+end
+
 --- Raises that there are `count` arguments, more than parameters.
 --- @param hint? string  "; ..." at the end of the error
 function Signature:too_many(count, hint)

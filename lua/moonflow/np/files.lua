@@ -29,11 +29,7 @@ local function picture_signature(name, source, more)
 end
 
 -- Raises where a path is no path but the picture itself.
-local function refuse_bytes(signature, path, instead)
-  if path:find("^\137PNG") or path:find("^\255\216") then
-    signature:fail(": the path is the bytes of a picture, which " .. instead .. "(bytes) takes")
-  end
-end
+local pictures = { "^\137PNG", "^\255\216" }  -- what their files begin with
 
 --- Adds the functions of files to flow.np.
 return function(np)
@@ -81,7 +77,7 @@ return function(np)
   --- @error a file that is none, or damaged
   function np.load_png(...)
     local given = load_png_signature:parse(...)
-    refuse_bytes(load_png_signature, given.path, "np.decode_png")
+    load_png_signature:refuse_bytes(given.path, pictures, "a picture", "np.decode_png")
     return core.png_read(given.path, given.raw)
   end
 
@@ -117,7 +113,7 @@ return function(np)
   --- @error a file that is none, or damaged; the colours of a press, CMYK
   function np.load_jpeg(...)
     local given = load_jpeg_signature:parse(...)
-    refuse_bytes(load_jpeg_signature, given.path, "np.decode_jpeg")
+    load_jpeg_signature:refuse_bytes(given.path, pictures, "a picture", "np.decode_jpeg")
     return core.jpeg_read(given.path)
   end
 
@@ -163,9 +159,7 @@ return function(np)
   --- @error a file that is neither, or damaged; an array of text or of Python's objects; a name that is not there
   function np.load(...)
     local given = load_signature:parse(...)
-    if given.path:find("^\147NUMPY") or given.path:find("^PK\3\4") then
-      load_signature:fail(": the path is the bytes of a file, which np.load_memory(bytes) takes")
-    end
+    load_signature:refuse_bytes(given.path, { "^\147NUMPY", "^PK\3\4" }, "a file", "np.load_memory")
     local beginning = core.first_bytes(given.path, 12)
     refuse_others(given.path, beginning)
     local is_npz = beginning:sub(1, 2) == "PK"

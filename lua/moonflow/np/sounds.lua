@@ -18,9 +18,7 @@ return function(np)
   --- @error a file that is none, or damaged, or compressed
   function np.load_wav(...)
     local given = load_signature:parse(...)
-    if given.path:find("^RIFF") then
-      load_signature:fail ": the path is the bytes of a sound, which np.decode_wav(bytes) takes"
-    end
+    load_signature:refuse_bytes(given.path, { "^RIFF" }, "a sound", "np.decode_wav")
     return core.wav_read(given.path, given.raw)
   end
 
