@@ -32,6 +32,10 @@ local function check_floating(x, signature)
     x.name, x.dtype))
 end
 
+local function check_fractions(dtype, signature)
+  if not dtypes.floating[dtype] then signature:fail(": dtype is " .. dtype .. ", wanted one with fractions") end
+end
+
 -- The sizes of all axes but the last `count`, and how many there are of the rest together.
 local function leading(x, count, wanted, signature)
   local sizes = x.shape:table()
@@ -76,9 +80,7 @@ errors: a window_length below 1; a dtype that has no fractions]],
   function(given, t, signature)
     local length = given.window_length
     check_size(length, "window_length", signature)
-    if not dtypes.floating[given.dtype] then
-      signature:fail(": dtype is " .. given.dtype .. ", wanted one with fractions")
-    end
+    check_fractions(given.dtype, signature)
     tools.new(t, signature):check_list(length)
     local period, list = given.periodic and length or length - 1, {}
     for i = 0, length - 1 do list[i + 1] = length == 1 and 1 or a - (1 - a) * fourier.turn(i, period) end
@@ -108,6 +110,12 @@ local function window_of(window, length, dtype, t, signature)
   end
   if kind == "ndarray" then window = ops.constant(t, window) end
   return window.dtype == dtype and window or ops.apply("cast", { window }, { dtype = dtype })
+end
+
+-- x (rows, length) under that window.
+local function windowed(of_job, x, window, t, signature)
+  local weights = window_of(window, x.shape[1], x.dtype, t, signature)
+  return weights and of_job:apply("multiply", { x, weights }, nil, "windowed") or x
 end
 
 define("inverse_stft_window_fn", {
@@ -316,13 +324,10 @@ function(given, t, signature)
   local sizes, rows = leading(x, 1, "(..., samples)", signature)
   local name = given.name or t:unnamed("Stft")
   local of_job = tools.new(t, signature, name)
-  local wide = ops.widened(x)
-  local y = framed(of_job, reshape(wide, { rows, x.shape[#sizes], 1 }), given, x, signature)
-  local count, length = y.shape[1], given.frame_length
-  y = of_job:apply("reshape", { y }, { shape = { rows * count, length } }, "frames")
-  local window = window_of(given.window_fn, length, wide.dtype, t, signature)
-  if window then y = of_job:apply("multiply", { y, window }, nil, "windowed") end
-  y = spectra_of(of_job, y, how)
+  local y = framed(of_job, reshape(ops.widened(x), { rows, x.shape[#sizes], 1 }), given, x, signature)
+  local count = y.shape[1]
+  y = of_job:apply("reshape", { y }, { shape = { rows * count, given.frame_length } }, "frames")
+  y = spectra_of(of_job, windowed(of_job, y, given.window_fn, t, signature), how)
   return finished(y, with(sizes, count, y.shape[1], 2), dtype, name)
 end)
 
@@ -348,12 +353,10 @@ function(given, t, signature)
   end
   local name, length = given.name or t:unnamed("InverseStft"), given.frame_length
   local of_job = tools.new(t, signature, name)
-  local wide = ops.widened(x)
-  local y = signals_of(of_job, reshape(wide, { rows * count, frequencies, 2 }), how)
+  local y = signals_of(of_job, reshape(ops.widened(x), { rows * count, frequencies, 2 }), how)
   y = fourier.of_length(of_job, reshape(y, { rows * count, how.size, 1 }), length)
   y = of_job:apply("reshape", { y }, { shape = { rows * count, length } }, "frames")
-  local window = window_of(given.window_fn, length, wide.dtype, t, signature)
-  if window then y = of_job:apply("multiply", { y, window }, nil, "windowed") end
+  y = windowed(of_job, y, given.window_fn, t, signature)
   y = frames.sum(of_job, reshape(y, { rows, count, length }), given.frame_step, "sums")
   return finished(y, with(sizes, y.shape[1]), dtype, name)
 end)
@@ -380,9 +383,8 @@ function(given, t, signature)
   if not (lower >= 0 and lower < upper and upper <= rate / 2) then
     signature:fail((": the edges are %g and %g hertz, wanted such that rise from 0 on, up to half of the rate of %g")
       :format(lower, upper, rate))
-  elseif not dtypes.floating[given.dtype] then
-    signature:fail(": dtype is " .. given.dtype .. ", wanted one with fractions")
   end
+  check_fractions(given.dtype, signature)
   tools.new(t, signature):check_list(bins * bands)
   local first, step, list = mel(lower), (mel(upper) - mel(lower)) / (bands + 1), {}
   for bin = 0, bins - 1 do
