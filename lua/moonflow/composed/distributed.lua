@@ -6,30 +6,22 @@ local ops = require "moonflow.ops"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
 
--- Outside of a job the same is done with arrays at once, when the runs before have ended: all processes are to come to
--- everything in one order.
-local function with_arrays(op, signature_of)
-  return function()
-    if trace.current() then return nil end
-    return function(...)
-      local given = signature_of():parse(...)
-      local x = ndarray.as_array(given.x, signature_of().where)
-      given.x, given.name = nil, nil
-      session.sync()
-      return (ndarray.evaluate(op, { x }, given, signature_of().where))
-    end
-  end
-end
-
+-- In a job it is the op; outside of one the same is done with arrays at once, when the runs before have ended: all
+-- processes are to come to everything in one order.
 local function define(word, op, parameters, doc)
   local path = "distributed." .. word
   table.insert(parameters, 1, { "x", "operand" })
-  local function signature() return ops.signature(ops.at(path)) end
+  local function attrs_of(given) return { reduction = given.reduction, root = given.root } end
+  local function with_arrays(...)
+    local signature = ops.signature(ops.at(path))
+    local given = signature:parse(...)
+    local x = ndarray.as_array(given.x, signature.where)
+    session.sync()
+    return (ndarray.evaluate(op, { x }, attrs_of(given), signature.where))
+  end
   ops.define(path, parameters, doc, function(given)
-    local x, name = given.x, given.name
-    given.x, given.name = nil, nil
-    return ops.apply(op, { x }, given, name)
-  end, with_arrays(op, signature))
+    return ops.apply(op, { given.x }, attrs_of(given), given.name)
+  end, function() return not trace.current() and with_arrays end)
 end
 
 define("all_reduce", "all_reduce",
