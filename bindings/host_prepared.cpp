@@ -32,6 +32,13 @@ mf_code note(PreparedHandle& handle, const lua::PlainError& error) {
   return code_of(error.code);
 }
 
+lua::PlainError plain(ErrorCode code, const char* message) {
+  lua::PlainError error;
+  error.code = code;
+  std::snprintf(error.message, sizeof error.message, "%s", message);
+  return error;
+}
+
 // Does work on a prepared call that may fail; nothing is thrown.
 template <class Work>
 mf_code attempt(mf_prepared* handle, const Work& work) {
@@ -44,17 +51,11 @@ mf_code attempt(mf_prepared* handle, const Work& work) {
   } catch (const Error& error) {
     return note(*pinned, lua::PlainError(error));
   } catch (const Status& status) {
-    lua::PlainError error;
-    error.code = static_cast<ErrorCode>(status.code - code_of(ErrorCode{}));
-    std::snprintf(error.message, sizeof error.message, "%s", status.message.c_str());
-    return note(*pinned, error);
+    return note(*pinned, plain(static_cast<ErrorCode>(status.code - code_of(ErrorCode{})), status.message.c_str()));
   } catch (const std::bad_alloc&) {
     return note(*pinned, lua::PlainError());
   } catch (const std::exception& exception) {
-    lua::PlainError error;
-    error.code = ErrorCode::Internal;
-    std::snprintf(error.message, sizeof error.message, "%s", exception.what());
-    return note(*pinned, error);
+    return note(*pinned, plain(ErrorCode::Internal, exception.what()));
   }
 }
 
