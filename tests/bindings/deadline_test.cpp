@@ -100,13 +100,15 @@ TEST_CASE("a call with a time gives what a call gives, or says that the time is 
 TEST_CASE("a call whose time is over leaves the runs before it alone") {
   Slow host;
   mf_job* predict = host.find("predict");
+  host.predict({1, 2, 3});  // a first call delivers what has come while it initialises the variables
   std::vector<mf_code> codes;
   for (int i = 0; i < 3; ++i) host.launch(host.slow, codes);
   const float x[] = {1, 2, 3};
   float y[2] = {7, 7}, sum = 7;
   const mf_array input = mf_floats(x, 3);
   mf_array output = mf_floats(y, 2);
-  CHECK(taken(mf_job_call_for(predict, &input, 1, &output, 1, 0)) == MF_TIMED_OUT);  // delivers one thing at most
+  CHECK(taken(mf_job_call_for(predict, &input, 1, &output, 1, 0)) == MF_TIMED_OUT);
+  CHECK(codes.size() <= 1);
   CHECK(host.call_for(host.slow, 0, &sum) == MF_TIMED_OUT);
   CHECK((y[0] == 7 && sum == 7));
   CHECK(host.call_for(host.slow, -1, &sum) == MF_OK);
