@@ -251,6 +251,9 @@ struct OpDef {
   Infer infer = {};
   Grad grad = {};
   Kernel cpu = {};  // those of other devices belong to the device, which may be opened long after the catalog is made
+  // It is the host's work whatever the device: `cpu` computes it, of values in rows and with nothing of the device or
+  // its stream.
+  bool on_host = false;
   std::vector<Sharing> inplace = {};  // may overwrite the input when nobody reads it later; equal types only
   std::vector<Sharing> alias = {};    // is the input's memory under another type; the step does nothing
   std::vector<int> writes = {};       // inputs of a group updated in place (variables); such an op has no outputs

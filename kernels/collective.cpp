@@ -175,6 +175,7 @@ OpDef all_reduce() {
     return types;
   };
   op.narrow.in_kernels = true;
+  op.on_host = true;
   op.cpu = meeting_kernel("all_reduce", [](const Meeting& meeting, KernelCall& call) {
     const Reduction reduction = reduction_of(call.attrs.string("reduction"));
     std::vector<Together> groups;
@@ -219,6 +220,7 @@ OpDef broadcast() {
     return std::vector<TensorType>{call.type(0)};
   };
   op.narrow.in_kernels = true;
+  op.on_host = true;
   op.cpu = meeting_kernel("broadcast_from", [](const Meeting&, KernelCall& call) {
     const int root = static_cast<int>(call.attrs.integer("root"));
     return [root, bytes = call.inputs[0].bytes()](Meeting& held, const LaunchCall& launch) {
@@ -250,6 +252,7 @@ OpDef all_gather() {
     return std::vector<TensorType>{{type.dtype, shape}};
   };
   op.narrow.in_kernels = true;
+  op.on_host = true;
   op.cpu = meeting_kernel("all_gather", [](const Meeting&, KernelCall& call) {
     return [bytes = call.inputs[0].bytes()](Meeting& held, const LaunchCall& launch) {
       char* const out = static_cast<char*>(launch.outputs[0]);

@@ -157,6 +157,11 @@ class Cudart final : public Runtime {
     // CUDA leaves open whether it has read or written foreign memory of the host by now.
     if (!is_own(to) || !is_own(from)) synchronize(stream);
   }
+  void call(StreamHandle stream, const std::function<void()>& work) override {
+    check(cudaLaunchHostFunc(
+        stream, [](void* given) { (*static_cast<const std::function<void()>*>(given))(); },
+        const_cast<std::function<void()>*>(&work)));
+  }
   void fill(StreamHandle stream, void* memory, int byte, int64_t bytes) override {
     check(cudaMemsetAsync(memory, byte, static_cast<size_t>(bytes), stream));
   }

@@ -27,8 +27,10 @@ class KernelTable {
   bool computes_narrow(const OpDef& op) const;  // it was made for that, and is not only widened
 
  private:
+  CudaKernel* find(const OpDef& op) const;
+
   mutable std::mutex mutex_;
-  mutable Kernels kernels_;  // each is widened when its op, which knows what it writes, is first seen
+  mutable Kernels kernels_;  // each is widened, or made of the host's, when its op is first seen
 };
 
 void add_attention(Kernels& kernels);

@@ -2,6 +2,7 @@
 // nor float16.
 #include "kernels/cuda/arrays.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/hosted.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/widened.h"
 
@@ -35,12 +36,22 @@ void convert(Stream& stream, const Conversion* arrays, int count) {
 
 }  // namespace
 
+CudaKernel* KernelTable::find(const OpDef& op) const {
+  const auto found = kernels_.find(op.name);
+  if (found != kernels_.end()) return &found->second;
+  if (!op.on_host) return nullptr;
+  CudaKernel& kernel = kernels_[op.name];
+  static_cast<Kernel&>(kernel) = hosted(op);
+  kernel.narrow = op.narrow.in_kernels;
+  return &kernel;
+}
+
 const Kernel& KernelTable::of(const OpDef& op) const {
   static const Kernel none;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = kernels_.find(op.name);
-  if (found == kernels_.end()) return none;
-  CudaKernel& kernel = found->second;
+  CudaKernel* const known = find(op);
+  if (known == nullptr) return none;
+  CudaKernel& kernel = *known;
   if (!kernel.narrow && !kernel.is_widened) {
     std::function<bool(size_t)> is_written;
     if (!op.writes.empty()) is_written = [op](size_t place) { return op.updates(place); };
@@ -57,8 +68,8 @@ const Kernel& KernelTable::of(const OpDef& op) const {
 
 bool KernelTable::computes_narrow(const OpDef& op) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = kernels_.find(op.name);
-  return found != kernels_.end() && found->second.narrow;
+  const CudaKernel* const known = find(op);
+  return known != nullptr && known->narrow;
 }
 
 }  // namespace moonflow::cuda

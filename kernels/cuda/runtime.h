@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -55,9 +56,12 @@ class Runtime {
   // written.
   virtual void copy(StreamHandle stream, void* to, const void* from, int64_t bytes) = 0;
   virtual void fill(StreamHandle stream, void* memory, int byte, int64_t bytes) = 0;
+  // Work of the host, which must outlive it: it may neither throw nor call anything here, and what follows in the
+  // stream waits for it.
+  virtual void call(StreamHandle stream, const std::function<void()>& work) = 0;
   // Throws when the last launch of this thread was refused.
   virtual void check_launch() = 0;
-  // What the launches from now on touch, for a runtime that checks their order.
+  // What the launches and calls from now on touch, for a runtime that checks their order.
   virtual void touches(StreamHandle, const std::vector<Range>& reads, const std::vector<Range>& writes) {
     (void)reads, (void)writes;
   }

@@ -313,6 +313,13 @@ void SimulatedRuntime::fill(StreamHandle stream, void* memory, int byte, int64_t
   add(of(stream), std::move(piece));
 }
 
+void SimulatedRuntime::call(StreamHandle stream, const std::function<void()>& work) {
+  const Lock lock(mutex_);
+  check();
+  Queue& queue = of(stream);
+  add(queue, {"a call of the host", [&work] { work(); }, queue.reads, queue.writes});
+}
+
 void SimulatedRuntime::add(Queue& queue, Piece piece) {
   piece.name += text(" on ", queue.name());
   if (queue.capture) {

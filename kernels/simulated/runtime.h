@@ -68,6 +68,7 @@ class SimulatedRuntime final : public Runtime {
   void synchronize(StreamHandle stream) override;
   void copy(StreamHandle stream, void* to, const void* from, int64_t bytes) override;
   void fill(StreamHandle stream, void* memory, int byte, int64_t bytes) override;
+  void call(StreamHandle stream, const std::function<void()>& work) override;
   void check_launch() override;
   void touches(StreamHandle stream, const std::vector<Range>& reads, const std::vector<Range>& writes) override;
   EventHandle make_event() override;
