@@ -55,14 +55,15 @@ int gpu_devices(lua_State* L) {
   return 2;
 }
 
-// core.processes() -> rank, size
+// core.processes() -> rank, size, rank on this machine
 int processes_now(lua_State* L) {
   lua_pushinteger(L, processes().rank());
   lua_pushinteger(L, processes().size());
-  return 2;
+  lua_pushinteger(L, processes().local_rank());
+  return 3;
 }
 
-// core.join_processes(patience in seconds) -> rank, size
+// core.join_processes(patience in seconds) -> as core.processes
 int join(lua_State* L) {
   protect(L, [&] { join_processes(number_at(L, 1, "patience")); });
   return processes_now(L);

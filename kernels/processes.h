@@ -21,6 +21,7 @@ class Processes {
   virtual ~Processes() = default;
   virtual int rank() const = 0;  // of this one, from 0
   virtual int size() const = 0;
+  virtual int local_rank() const = 0;  // among those on its machine
   // Sends these parts, and waits for those: what goes from one process to another arrives in the order in which it is
   // sent. All have to call it, with parts that fit each other. One at a time.
   virtual void exchange(const std::vector<Part>& sent, const std::vector<Part>& received) = 0;

@@ -43,11 +43,16 @@ class World : public Processes {
     check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check(MPI_Comm_rank(world_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(world_, &size_), "MPI_Comm_size");
+    MPI_Comm machine = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(world_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &machine), "MPI_Comm_split_type");
+    check(MPI_Comm_rank(machine, &local_rank_), "MPI_Comm_rank");
+    check(MPI_Comm_free(&machine), "MPI_Comm_free");
     if (!is_open) ::on_exit(leave, this);
   }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  int local_rank() const override { return local_rank_; }
 
   void exchange(const std::vector<Part>& sent, const std::vector<Part>& received) override {
     require(!is_broken_, ErrorCode::WrongState, "the processes have lost each other before; start all of them again");
@@ -105,7 +110,7 @@ class World : public Processes {
 
   const double patience_;
   MPI_Comm world_ = MPI_COMM_NULL;
-  int rank_ = 0, size_ = 1;
+  int rank_ = 0, size_ = 1, local_rank_ = 0;
   bool is_broken_ = false;
   std::vector<MPI_Request> requests_;
 };

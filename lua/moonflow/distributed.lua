@@ -22,9 +22,10 @@ local join_signature = arguments.signature("flow.distributed.join", {
 --- From then on a train job descends by the mean of the gradients of all processes, so all of them have to call the
 --- same jobs equally often, with the same shapes; one that asks for flow.gradients reduces them itself. The seed of
 --- process 0 is that of all, so their variables begin alike, and np.random draws alike: the option `share` of
---- `set:batches` gives each its own examples of one order. What jobs draw, as dropout does, differs. Results, watched
---- values and the statistics of batch norms are those of a process's own examples;
---- `flow.distributed.all_reduce(loss, "mean")` is of all. The script prints and saves where `rank` is 0.
+--- `set:batches` gives each its own examples of one order. What jobs draw, as dropout does, differs. Results and
+--- watched values are those of a process's own examples; `flow.distributed.all_reduce(loss, "mean")` is of all. Batch
+--- norms normalise by a process's own examples, and move their running statistics by the mean of all. The script prints
+--- and saves where `rank` is 0.
 --- A script that fails ends all processes; one that hangs does so after `patience` seconds.
 --- @param patience? number  default 1800
 --- @return number rank      of this process, from 0
@@ -52,9 +53,15 @@ function distributed.rank()
   return (core.processes())
 end
 
+--- The rank of this process among those on its machine, from 0; 0 where it is alone. Each takes a card of its own by
+--- `flow.scope.placement("gpu", "0:" .. flow.distributed.local_rank())`.
+function distributed.local_rank()
+  return (select(3, core.processes()))
+end
+
 --- How many processes compute together; 1 where this one is alone.
 function distributed.size()
-  return select(2, core.processes())
+  return (select(2, core.processes()))
 end
 
 --- Waits until all processes have come here, and have ended the runs before.

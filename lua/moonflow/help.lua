@@ -345,6 +345,7 @@ local foreign = {
   norm = "flow.math.reduce_euclidean_norm", logsumexp = "flow.math.reduce_logsumexp",
   distributeddataparallel = "flow.distributed.join", dataparallel = "flow.distributed.join",
   init_process_group = "flow.distributed.join", get_rank = "flow.distributed.rank",
+  get_local_rank = "flow.distributed.local_rank",
   get_world_size = "flow.distributed.size", allreduce = "flow.distributed.all_reduce",
   distributedsampler = "flow.data.Dataset", normalize = "flow.math.l2_normalize",
   cosine_similarity = "flow.math.l2_normalize", cosinesimilarity = "flow.math.l2_normalize",

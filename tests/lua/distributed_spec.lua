@@ -7,7 +7,7 @@ local np = flow.np
 describe("a process alone", function()
   it("is 0 of 1, and has its own values", function()
     assert.same({ 0, 1 }, { flow.distributed.join() })
-    assert.same({ 0, 1 }, { flow.distributed.rank(), flow.distributed.size() })
+    assert.same({ 0, 1, 0 }, { flow.distributed.rank(), flow.distributed.size(), flow.distributed.local_rank() })
     local x = np.array({ 1, 2.5, -3 })
     for _, reduction in ipairs { "sum", "mean", "max", "min" } do
       assert.equal(x:totable()[2], flow.distributed.all_reduce(x, reduction):totable()[2])
