@@ -233,6 +233,39 @@ local function count_step(t, updates, by, site)
   t:append("assign_add", { step, by }, nil, "System-Train-NextStep", "")
 end
 
+-- Processes that compute together descend by the mean of their gradients, and move running statistics by the mean of
+-- those of their batches, and so keep the same variables.
+local function share(t, updates)
+  local _, processes = core.processes()
+  if processes == 1 then return end
+  local own, take = {}, {}
+  local function share_one(id, take_mean)
+    own[#own + 1], take[#take + 1] = id, take_mean
+  end
+  for _, u in ipairs(updates) do
+    if not picked_rows.share(u, processes) then
+      share_one(u.gradient, function(mean) u.gradient = mean end)
+    end
+  end
+  for _, batch in ipairs(t.statistics) do
+    local function append(op, id, word) return t:append(op, { id }, nil, batch.name .. "-" .. word, batch.site) end
+    share_one(batch.mean, function(mean) batch.mean = mean end)
+    share_one(append("reciprocal", append("square", batch.inv_std, "precision"), "variance"), function(variance)
+      batch.inv_std = append("rsqrt", variance, "inv_std_of_all")
+    end)
+  end
+  if #own == 0 then return end
+  local means = { t:append("all_reduce", own, { reduction = "mean" }, "System-Train-GradientsOfAll", "") }
+  for i, take_mean in ipairs(take) do take_mean(means[i]) end
+end
+
+local function move_statistics(t)
+  for _, batch in ipairs(t.statistics) do
+    t:append("moving_statistics_update", { batch.moving[1], batch.moving[2], batch.mean, batch.inv_std }, batch.attrs,
+      batch.name, batch.site)
+  end
+end
+
 -- A body that asks for gradients and minimises nothing makes the step itself: it adds gradients up, or has a rule of
 -- its own. Its job is there to train all the same, with dropout and the statistics of the batch.
 local function finish_own_step(t, site)
@@ -245,23 +278,10 @@ local function finish_own_step(t, site)
     errors.raise("wrong_state", watched.what .. ": the job '" .. t.job .. "' minimises no loss that would have a "
       .. "gradient there; flow.gradients gives that of any value, and flow.watch shows it", site)
   end
+  share(t, {})
+  move_statistics(t)
   count_step(t, {}, t:constant(core.array(1, "int64"), nil, "System-Train-One", ""), site)
   return {}
-end
-
--- Processes that compute together descend by the mean of their gradients, and so keep the same weights.
-local function share_gradients(t, updates)
-  local _, processes = core.processes()
-  if processes == 1 then return end
-  local whole, own = {}, {}
-  for _, u in ipairs(updates) do
-    if not picked_rows.share(u, processes) then
-      whole[#whole + 1], own[#own + 1] = u, u.gradient
-    end
-  end
-  if #whole == 0 then return end
-  local of_all = { t:append("all_reduce", own, { reduction = "mean" }, "System-Train-GradientsOfAll", "") }
-  for i, u in ipairs(whole) do u.gradient = of_all[i] end
 end
 
 --- Appends gradients and updates to the graph of a train job whose body has run.
@@ -324,7 +344,7 @@ function descent.finish(t, site)
   local shows_gradient = false  -- which is then what the job is for
   for i = #variables + 1, #wanted do shows_gradient = shows_gradient or gradients[i] end
   if #updates == 0 and not shows_gradient then refuse_idle(t, variables, t.optimizer_site or site) end
-  share_gradients(t, updates)
+  share(t, updates)
   scaling:watch_over(updates)
   for i, part in ipairs(this.parts) do
     local own = {}
@@ -333,6 +353,7 @@ function descent.finish(t, site)
     for _, u in ipairs(own) do part.rule(u, part.options) end
   end
 
+  move_statistics(t)
   count_step(t, updates, scaling:step(), site)
   local watched = {}
   for i, handle in ipairs(t.diff_watches) do watched[handle] = gradients[#variables + i] or false end

@@ -42,6 +42,7 @@ function trace.new(graph, about)
     watches = {},       -- watch handles, in the order they were asked for
     diff_watches = {},
     losses = {},
+    statistics = {},    -- of batches, towards which running ones are to move; see Trace:note_statistics
     targets = {},       -- what losses were given: { loss, site, names, target, prediction }
     hidden = {},        -- feeds that the job supplies itself: { name, id }
     optimizer = nil,
@@ -218,6 +219,19 @@ end
 function Trace:note_target(loss, names, target, prediction)
   self.targets[#self.targets + 1] =
     { loss = loss, site = errors.site() or "?", names = names, target = target, prediction = prediction }
+end
+
+--- Notes the statistics of a batch, which move the running ones once the body has run.
+--- @param moving table  ids of the running mean and variance, which are variables
+--- @param mean id       of the batch
+--- @param inv_std id    of the batch: 1 / sqrt(variance + epsilon)
+--- @param attrs table   of moving_statistics_update
+function Trace:note_statistics(moving, mean, inv_std, attrs, name)
+  local site = errors.site()
+  self.statistics[#self.statistics + 1] = {
+    moving = moving, mean = mean, inv_std = inv_std, attrs = attrs,
+    name = self:claim(name, "moving_statistics_update", site), site = site,
+  }
 end
 
 --- Appends a constant and gives its id.

@@ -214,7 +214,7 @@ local function batch_normalization(given, t, signature)
   if t.type == "train" and given.trainable and given.training then
     local out, batch_mean, inv_std = ops.apply("batch_norm_train", { x, gamma, beta },
       { axis = axis, epsilon = given.epsilon }, names.name)
-    ops.apply("moving_statistics_update", { mean, variance, batch_mean, inv_std },
+    t:note_statistics({ mean.id, variance.id }, batch_mean.id, inv_std.id,
       { momentum = given.momentum, epsilon = given.epsilon, count = x.shape:count() / size }, part(names, "moving"))
     return out, names
   end
