@@ -15,6 +15,12 @@ local function say(...)
 end
 ]]
 
+-- Before a script: its jobs are placed on the gpu, which is a simulated one here.
+local ON_GPU = [[
+flow.config.strict_placement(true)
+PLACE = { "gpu", "0:0" }
+]]
+
 -- Trains by batches of 12, of which each process has its share; gives the loss of all and the weights at the end.
 local TRAIN = [[
 local rank, size = distributed.join()
@@ -23,7 +29,7 @@ local train = flow.global_function {
   name = "train", type = "train",
   inputs = { x = tp.Numpy.Placeholder({ SHARE, 5 }, { dtype = flow.double }),
              y = tp.Numpy.Placeholder({ SHARE, 2 }, { dtype = flow.double }) },
-  function_config = { default_data_type = flow.double },
+  function_config = { default_data_type = flow.double, default_placement_scope = PLACE },
   returns = tp.Numpy,
 } (function(x, y)
   local hidden = flow.layers.dense(x, 7, { activation = flow.math.tanh, name = "hidden" })
@@ -42,13 +48,13 @@ end
 
 local folder
 
--- Runs a script in so many processes, by our launcher or another one. Gives code, out, err, and the lines of out in
--- alphabetical order.
-local function together(count, script, launcher)
+-- Runs a script in so many processes, by our launcher or another one, and mpirun or something like it. Gives code, out,
+-- err, and the lines of out in alphabetical order.
+local function together(count, script, launcher, mpirun)
   local path = folder .. "/script.lua"
   process.write(path, HEAD .. script)
-  local result = process.shell(("timeout -k 5 120 mpirun --oversubscribe --bind-to none -n %d %s %s"):format(count,
-    launcher or process.quote(process.launcher), process.quote(path)), { env = ENV })
+  local result = process.shell(("timeout -k 5 120 %s --oversubscribe --bind-to none -n %d %s %s"):format(
+    mpirun or "mpirun", count, launcher or process.quote(process.launcher), process.quote(path)), { env = ENV })
   local lines = {}
   for line in result.out:gmatch("[^\n]+") do lines[#lines + 1] = line end
   table.sort(lines)
@@ -69,6 +75,7 @@ describe("several processes", function()
     assert.same({ "0 of 3", "1 of 3", "2 of 3" }, lines_of(3, [[
       local rank, size = distributed.join()
       assert(rank == distributed.rank() and size == distributed.size() and select(2, distributed.join()) == 3)
+      assert(distributed.local_rank() == rank)
       local function same(wanted, got)
         assert(#wanted == #got, #got)
         for i = 1, #wanted do assert(wanted[i] == got[i], ("%s, got %s"):format(wanted[i], got[i])) end
@@ -110,12 +117,12 @@ describe("several processes", function()
     assert.same({ "true", "true", "true" }, lines)
   end)
 
-  it("train one net as a process alone does", function()
-    local alone = lines_of(1, "flow.set_seed(4)\n" .. TRAIN
-      .. "say(('%.17g'):format(last), ('%.17g'):format(flow.get_all_variables(false)['hidden-weight']:sum()))")
-    for _, count in ipairs { 2, 3 } do
-      local lines = lines_of(count, "flow.set_seed(4)\n" .. TRAIN
-        .. "say(('%.17g'):format(last), ('%.17g'):format(flow.get_all_variables(false)['hidden-weight']:sum()))")
+  it("train one net as a process alone does, on gpus too", function()
+    local script = "flow.set_seed(4)\n" .. TRAIN
+      .. "say(('%.17g'):format(last), ('%.17g'):format(flow.get_all_variables(false)['hidden-weight']:sum()))"
+    local alone = lines_of(1, script)
+    for count, place in pairs { [2] = "", [3] = "", [4] = ON_GPU } do
+      local lines = lines_of(count, place .. script)
       assert.equal(count, #lines)
       for i = 2, count do assert.equal(lines[1], lines[i]) end
       local loss, sum = lines[1]:match("(%S+) (%S+)")
@@ -133,7 +140,8 @@ describe("several processes", function()
       local weights = {}
       for _, name in ipairs { "SGD", "LazyAdam", "Adagrad", "Adam" } do
         local train = flow.global_function {
-          name = name, type = "train", function_config = { default_data_type = flow.double },
+          name = name, type = "train",
+          function_config = { default_data_type = flow.double, default_placement_scope = PLACE },
           inputs = { left = tp.Numpy.Placeholder({ SHARE, 2 }, { dtype = flow.int32 }),
                      right = tp.Numpy.Placeholder({ SHARE }, { dtype = flow.int64 }) },
           returns = tp.Numpy,
@@ -161,12 +169,44 @@ describe("several processes", function()
       say(table.concat(weights, " "))
     ]]
     local alone = lines_of(1, script)
-    for _, count in ipairs { 2, 3 } do
-      for _, line in ipairs(lines_of(count, script)) do
+    for count, place in pairs { [2] = ON_GPU, [3] = "" } do
+      for _, line in ipairs(lines_of(count, place .. script)) do
         for name, sum in line:gmatch("(%a+) (%S+)") do
           assert.near(tonumber(alone[1]:match("%f[%a]" .. name .. " (%S+)")), tonumber(sum), 1e-8, name)
         end
       end
+    end
+  end)
+
+  it("move the running statistics of batch norms by the mean of their batches", function()
+    local steps = { [""] = "flow.optimizer.SGD(0.1):minimize(loss)", [ON_GPU] = "flow.gradients(loss, x)" }
+    for place, train in pairs(steps) do
+      local lines = lines_of(2, place .. [[
+        local rank, size = distributed.join()
+        local step = flow.global_function {
+          name = "step", type = "train", inputs = { x = tp.Numpy.Placeholder({ 4, 3 }) }, returns = tp.Numpy,
+          function_config = { default_placement_scope = PLACE },
+        } (function(x)
+          local y = flow.layers.batch_normalization(x, { axis = 1, momentum = 0, name = "norm" })
+          local loss = flow.math.reduce_mean(flow.math.square(y - 1))
+          ]] .. train .. [[
+
+          return loss
+        end)
+        local means, variances = np.zeros({ 3 }), np.zeros({ 3 })
+        for r = 0, size - 1 do
+          local x = np.random.default_rng(r):normal(r, 1 + r, { 4, 3 }):astype("float32")
+          if r == rank then step(x) end
+          means = means + np.mean(x, { axis = 0 }) / size
+          variances = variances + np.var(x, { axis = 0, ddof = 1 }) / size
+        end
+        local weights = flow.get_all_variables(false)
+        local mean, variance = weights["norm-moving_mean"], weights["norm-moving_variance"]
+        assert(np.allclose(mean, means, 1e-5) and np.allclose(variance, variances, 1e-5), tostring(mean - means))
+        say(("%.17g %.17g"):format(mean:sum(), variance:sum()))
+      ]])
+      assert.equal(2, #lines)
+      assert.equal(lines[1], lines[2])
     end
   end)
 
@@ -233,6 +273,30 @@ describe("several processes", function()
       result.out)
   end)
 
+  it("say so in a job on a gpu too, whose variables stay as they are", function()
+    local result = together(2, ON_GPU .. [[
+      local rank = distributed.join()
+      local job = flow.global_function {
+        name = "sum", inputs = { x = tp.Numpy.Placeholder({ 3 + rank }) }, returns = tp.Numpy,
+        function_config = { default_placement_scope = PLACE },
+      } (function(x)
+        local seen = flow.get_variable("seen", { shape = { 1 }, initializer = flow.ones_initializer() })
+        local sum = flow.math.reduce_sum(distributed.all_reduce(x, { name = "of_all" }))
+        flow.assign(seen, seen + sum)
+        return sum
+      end)
+      local fine, problem = pcall(job, np.zeros({ 3 + rank }))
+      say(fine, problem.code, problem.op, problem.message)
+      say(flow.get_all_variables(false).seen:item())
+      os.exit(3)
+    ]])
+    assert.is_true(result.code ~= 0)
+    assert.truthy(result.out:find("false wrong_state all_reduce 'of_all' process 1 has come to all_reduce of float32 "
+      .. "(4), reduction 'sum', and process 0, this one, to all_reduce of float32 (3)", 1, true),
+      result.out .. result.err)
+    assert.truthy(result.out:find("%f[%d]1%f[^%d]\n"), result.out)
+  end)
+
   it("say so where one has come to its end before the others", function()
     local result = together(3, [[
       local rank = distributed.join()
@@ -273,5 +337,100 @@ describe("several processes", function()
     assert.is_true(result.code ~= 0 and result.code ~= 124, "code " .. result.code)
     assert.truthy(result.err:find("waited 1 s for the other processes, of which one has not come here", 1, true),
       result.err)
+  end)
+end)
+
+-- Two networks with a wire between them, each with a host's name of its own: what processes know of machines.
+local machines = {}
+
+function machines.sh(text, ...)
+  return process.shell("sh -ec " .. process.quote(text:format(...)))
+end
+
+function machines.open()
+  local pid = process.shell("sh -c 'echo $PPID'").out:match("%d+")
+  machines.a, machines.b = "moonflow-" .. pid .. "a", "moonflow-" .. pid .. "b"
+  machines.agent = folder .. "/agent"
+  process.write(machines.agent, ([[
+#!/bin/sh
+case $1 in 10.77.0.1) machine=%s;; *) machine=%s;; esac
+shift
+exec ip netns exec $machine unshare --uts sh -c "hostname $machine; $*"
+]]):format(machines.a, machines.b))
+  return machines.sh([[
+    chmod +x %s
+    ip netns add %s; ip netns add %s
+    ip link add wire netns %s type veth peer name wire netns %s
+    for machine in "%s 10.77.0.1" "%s 10.77.0.2"; do
+      set -- $machine
+      ip -n $1 addr add $2/24 dev wire
+      ip -n $1 link set lo up; ip -n $1 link set wire up
+    done]], process.quote(machines.agent), machines.a, machines.b, machines.a, machines.b, machines.a, machines.b)
+end
+
+function machines.close()
+  for _, machine in ipairs { machines.a, machines.b } do
+    machines.sh("ip netns pids %s | xargs -r kill -KILL; ip netns del %s", machine, machine)
+  end
+end
+
+-- The flags let a wire that is cut be noticed within seconds.
+function machines.mpirun(slots)
+  return ("ip netns exec %s unshare --uts sh -c 'hostname %s; exec mpirun \"$@\"' mpirun --mca plm_rsh_agent %s "
+    .. "--mca oob_tcp_keepalive_time 3 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 3 "
+    .. "-H 10.77.0.1:%d,10.77.0.2:%d"):format(machines.a, machines.a, process.quote(machines.agent), slots, slots)
+end
+
+local can = os.execute("unshare --net --uts ip link add wire type veth 2>/dev/null") == 0
+local on_machines = can and describe or pending  -- only root may, and not everywhere
+
+on_machines("processes of two machines", function()
+  setup(function()
+    folder = process.folder("machines")
+    local opened = machines.open()
+    assert.equal(0, opened.code, opened.err)
+  end)
+  teardown(machines.close)
+
+  it("train one net as a process alone does, and know their place on a machine", function()
+    local script = "flow.set_seed(4)\n" .. TRAIN .. "say(('%.17g'):format(last), rank, distributed.local_rank())"
+    local wanted = tonumber((lines_of(1, script)[1]:match("%S+")))
+    local result = together(4, script, nil, machines.mpirun(2))
+    assert.equal(0, result.code, result.err)
+    local loss = result.lines[1]:match("%S+")
+    assert.near(wanted, tonumber(loss), 1e-12)
+    for i, place in ipairs { "0 0", "1 1", "2 0", "3 1" } do assert.equal(loss .. " " .. place, result.lines[i]) end
+  end)
+
+  it("end with one that fails on the other machine", function()
+    local result = together(2, [[
+      local rank = distributed.join()
+      if rank == 1 then error("the disk of process 1 is full") end
+      while true do distributed.barrier() end
+    ]], nil, machines.mpirun(1))
+    assert.is_true(result.code ~= 0 and result.code ~= 124, "code " .. result.code)
+    assert.truthy(result.err:find("the disk of process 1 is full", 1, true), result.err)
+  end)
+
+  it("end where the wire between them is cut", function()
+    local cut = folder .. "/cut"
+    local result = together(2, ([[
+      local rank = distributed.join { patience = 20 }
+      local from, is_cut = flow.clock(), rank == 0
+      while true do
+        distributed.all_reduce(np.ones({ 100000 }))
+        if not is_cut and flow.clock() > from + 1 then
+          os.execute("ip link set wire down; touch %s")
+          is_cut = true
+        end
+      end
+    ]]):format(cut), nil, machines.mpirun(1))
+    assert.is_true(result.code ~= 0 and result.code ~= 124, "code " .. result.code .. result.err)
+    process.read(cut)
+    for _ = 1, 100 do
+      if machines.sh("ip netns pids %s", machines.b).out == "" then return end
+      os.execute("sleep 0.1")
+    end
+    error("a process is left on the machine that was cut off")
   end)
 end)
