@@ -93,6 +93,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   // What mf_variable_type goes through: the names of the variables of an engine, of which there were that many.
   struct Listing {
     std::weak_ptr<const Session> of;
+    uint64_t changes = 0;  // of its variables, when they were listed
     std::vector<std::string> names;
   };
   Listing variables;      // owner thread

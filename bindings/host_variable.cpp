@@ -31,15 +31,16 @@ void initialise(HostSession& session) {
 // The names of all variables, by rising name.
 const std::vector<std::string>& names_of(HostSession& session) {
   initialise(session);
-  session.variables = {session.newest(), session.engine().variables().names()};
+  const Variables& variables = session.engine().variables();
+  session.variables = {session.newest(), variables.changes(), variables.names()};
   return session.variables.names;
 }
 
 // The same for a host that goes through them: without looking again for each where nothing has come since.
 const std::vector<std::string>& names_listed(HostSession& session) {
   const HostSession::Listing& listed = session.variables;
-  const bool is_known = !listed.names.empty() && listed.of.lock() == session.newest() &&
-                        listed.names.size() == session.engine().variables().size();
+  const bool is_known =
+      listed.of.lock() == session.newest() && listed.changes == session.engine().variables().changes();
   return is_known ? listed.names : names_of(session);
 }
 

@@ -232,16 +232,6 @@ int png_write(lua_State* L) {
   return 0;
 }
 
-std::vector<std::string> strings_at(lua_State* L, int index, const char* what) {
-  std::vector<std::string> strings;
-  for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
-    lua_rawgeti(L, index, static_cast<int>(i));
-    strings.emplace_back(string_at(L, -1, what));
-    lua_pop(L, 1);
-  }
-  return strings;
-}
-
 // From a float64 (pictures, 6).
 std::vector<PictureCut> cuts_at(lua_State* L, int index) {
   std::vector<PictureCut> cuts;

@@ -197,6 +197,16 @@ std::string_view optional_string_at(lua_State* L, int index, const char* what) {
   return lua_isnoneornil(L, index) ? std::string_view() : string_at(L, index, what);
 }
 
+std::vector<std::string> strings_at(lua_State* L, int index, const char* what) {
+  std::vector<std::string> strings;
+  for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    strings.emplace_back(string_at(L, -1, what));
+    lua_pop(L, 1);
+  }
+  return strings;
+}
+
 DType dtype_at(lua_State* L, int index, const char* what) {
   const std::optional<DType> dtype = dtype_named(string_at(L, index, what));
   if (!dtype)

@@ -283,6 +283,7 @@ double number_at(lua_State* L, int index, const char* what);
 bool flag_at(lua_State* L, int index, const char* what);
 std::string_view string_at(lua_State* L, int index, const char* what);
 std::string_view optional_string_at(lua_State* L, int index, const char* what);
+std::vector<std::string> strings_at(lua_State* L, int index, const char* what);  // a list; `what` each of them is
 DType dtype_at(lua_State* L, int index, const char* what);
 void table_at(lua_State* L, int index, const char* what);
 // What of the table at `index` lies beyond a list of `size` entries, as the end of a message: it would be lost without

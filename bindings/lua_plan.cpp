@@ -133,6 +133,15 @@ int info(lua_State* L) {
   return 1;
 }
 
+// plan:forgotten() -> the first of its variables that the session has forgotten, or nil
+int forgotten(lua_State* L) {
+  protect(L, [&] { self(L); });
+  const std::string& name = find_box<PlanBox>(L, 1)->plan->forgotten;
+  if (name.empty()) return 0;
+  push_string(L, name);
+  return 1;
+}
+
 int set_max_in_flight(lua_State* L) {
   protect(L, [&] { self(L).plan->max_in_flight = static_cast<int>(integer_at(L, 2, "max_in_flight", 1, INT_MAX)); });
   return 0;
@@ -160,8 +169,13 @@ int compile_graph(lua_State* L) {
 }
 
 void add_plan(lua_State* L, State& state) {
-  static const luaL_Reg kMethods[] = {{"submit", submit},    {"call", call}, {"dump", dump},
-                                      {"steps", plan_steps}, {"info", info}, {"set_max_in_flight", set_max_in_flight},
+  static const luaL_Reg kMethods[] = {{"submit", submit},
+                                      {"call", call},
+                                      {"dump", dump},
+                                      {"steps", plan_steps},
+                                      {"info", info},
+                                      {"forgotten", forgotten},
+                                      {"set_max_in_flight", set_max_in_flight},
                                       {nullptr, nullptr}};
   new_class(L, state, Tag::Plan, finalize<PlanBox>, "moonflow plan", kMethods);
 }

@@ -245,6 +245,12 @@ int variables(lua_State* L) {
   return 1;
 }
 
+// session:forget_variables(list of names)
+int forget_variables(lua_State* L) {
+  protect(L, [&] { open_session(L).forget_variables(strings_at(L, 2, "name of a variable")); });
+  return 0;
+}
+
 int read(lua_State* L) {
   lua_settop(L, 2);
   Tensor& value = push_array(L);
@@ -350,6 +356,7 @@ void add_session(lua_State* L, State& state) {
                                       {"set_max_in_flight", set_max_in_flight},
                                       {"close", close},
                                       {"variables", variables},
+                                      {"forget_variables", forget_variables},
                                       {"read", read},
                                       {"write", write},
                                       {"evaluate", evaluate},

@@ -27,7 +27,10 @@ void wait_before_exit_destroys(bool& is_registered) {
   if (!is_registered) is_registered = exit_waits_from_here();
 }
 
-void check_feeds(const Plan& plan, const Tensor* feeds, size_t count) {
+// Throws where the plan cannot be called so.
+void check_call(const Plan& plan, const Tensor* feeds, size_t count) {
+  require(plan.forgotten.empty(), ErrorCode::WrongState, "the job '", plan.job, "' computes with the variable '",
+          plan.forgotten, "', which has been forgotten; define it again");
   require(count == plan.feeds.size(), ErrorCode::InvalidArgument, "takes ", plan.feeds.size(),
           plan.feeds.size() == 1 ? " input, got " : " inputs, got ", count);
   for (size_t i = 0; i < count; ++i) {
@@ -72,7 +75,7 @@ Tensor allocate_tap(const Plan& plan, const PlannedTap& tap, const std::shared_p
 RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission) {
   require(!closed_, ErrorCode::WrongState, "the session is closed");
   require_here();
-  check_feeds(*plan, submission.feeds.data(), submission.feeds.size());
+  check_call(*plan, submission.feeds.data(), submission.feeds.size());
   require(submission.taps_on.empty() || submission.taps_on.size() == plan->taps.size(), ErrorCode::InvalidArgument,
           "the plan has ", plan->taps.size(), " taps, got ", submission.taps_on.size(), " switches");
   if (plan->in_flight >= plan->max_in_flight || in_flight_ >= max_in_flight) return 0;
@@ -153,7 +156,7 @@ bool Executor::run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tenso
                        const std::shared_ptr<HostMemory>& memory, std::optional<Error>& error) {
   require(!closed_, ErrorCode::WrongState, "the session is closed");
   require_here();
-  check_feeds(plan, feeds, feed_count);
+  check_call(plan, feeds, feed_count);
   if (in_flight_ > 0) return false;
   if (turns_ > 0) wait_idle();
   for (size_t i = 0; i < plan.taps.size(); ++i) tapped[i] = allocate_tap(plan, plan.taps[i], memory);

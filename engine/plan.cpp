@@ -9,6 +9,13 @@ Plan::Plan(std::string job, std::shared_ptr<Device> device)
 
 Plan::~Plan() = default;
 
+void Plan::forget_variables(const std::string& first) {
+  forgotten = first;
+  variables.clear();
+  written.clear();
+  kept_from.clear();
+}
+
 int64_t Plan::bytes() const {
   int64_t total = arena_bytes;
   for (const Buffer& constant : constants) total += constant.bytes();

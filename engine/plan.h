@@ -108,7 +108,10 @@ class Plan : public std::enable_shared_from_this<Plan> {
   std::vector<int> joins;                  // steps of other branches that the end of a run waits for
   std::vector<PlannedVariable> variables;  // that it reads or writes
   std::vector<PlannedVariable> written;    // that its steps change
-  int64_t bytes() const;                   // that it holds: the arena, and constants
+  // The first of them that the session has forgotten: it then has none of them, and cannot run.
+  std::string forgotten;
+  void forget_variables(const std::string& first);
+  int64_t bytes() const;  // that it holds: the arena, and constants
   int64_t arena_bytes = 0;
   int64_t arena_lower_bound = 0;  // most bytes alive at any one step
   int in_flight = 0;              // submitted, end not yet pulled; guarded by the session's thread

@@ -18,6 +18,17 @@ Session::Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device>
 
 Session::~Session() { close(); }
 
+namespace {
+
+// A weak pointer keeps the memory of what it points at.
+template <class T>
+void drop_expired(std::vector<std::weak_ptr<T>>& list) {
+  const auto gone = [](const std::weak_ptr<T>& held) { return held.expired(); };
+  list.erase(std::remove_if(list.begin(), list.end(), gone), list.end());
+}
+
+}  // namespace
+
 const std::shared_ptr<Device>& Session::gpu(int index) {
   require(static_cast<bool>(open_gpu_), ErrorCode::Unsupported, "this session has no gpu");
   std::shared_ptr<Device>& gpu = gpus_[index];
@@ -32,7 +43,24 @@ std::shared_ptr<Plan> Session::compile(const Graph& graph, const std::string& jo
   device->enter();
   std::shared_ptr<Plan> plan = moonflow::compile(graph, job, device, variables_);
   plan->counted = LiveBytes(memory_, plan->bytes());
+  drop_expired(plans_);
+  plans_.push_back(plan);
   return plan;
+}
+
+void Session::forget_variables(const std::vector<std::string>& names) {
+  executor_.wait_idle();
+  for (const std::weak_ptr<Plan>& held : plans_) {
+    const std::shared_ptr<Plan> plan = held.lock();
+    if (!plan) continue;
+    const auto is_used = [&](const std::string& name) {
+      return std::any_of(plan->variables.begin(), plan->variables.end(),
+                         [&](const PlannedVariable& use) { return use.variable->name == name; });
+    };
+    const auto first = std::find_if(names.begin(), names.end(), is_used);
+    if (first != names.end()) plan->forget_variables(*first);
+  }
+  variables_.forget(names);
 }
 
 std::shared_ptr<PreparedCall> Session::prepare(const Graph& graph, const std::string& job,
@@ -45,20 +73,23 @@ std::shared_ptr<PreparedCall> Session::prepare(const Graph& graph, const std::st
   executor_.wait_idle();
   call->begin([this](const Variable& state) { return read(state.name); });
   publish(call);
-  forget_closed();
+  drop_expired(prepared_);
   prepared_.push_back(call);
   return call;
 }
 
-void Session::forget_closed() {
-  const auto gone = [](const std::weak_ptr<PreparedCall>& call) { return call.expired(); };
-  prepared_.erase(std::remove_if(prepared_.begin(), prepared_.end(), gone), prepared_.end());
+std::vector<const Variable*> Session::sources_of(const PreparedCall& call) {
+  std::vector<const Variable*> sources;
+  for (const Variable* weight : call.weights()) {
+    const Variable* const source = variables_.find(weight->name);
+    if (!source || source->type != weight->type) return {};  // another one may have its name by now
+    sources.push_back(source);
+  }
+  return sources;
 }
 
-void Session::publish(const std::shared_ptr<PreparedCall>& call) {
-  std::vector<const Variable*> sources;
-  for (const Variable* weight : call->weights()) sources.push_back(&variables_.at(weight->name));
-  executor_.in_turn([call, sources] {
+void Session::hand_weights(const std::shared_ptr<PreparedCall>& call, std::vector<const Variable*> sources) {
+  executor_.in_turn([call, sources = std::move(sources)] {
     size_t next = 0;
     call->publish([&](const Variable& weight) {
       const Tensor value = Tensor::allocate(weight.type);
@@ -68,13 +99,22 @@ void Session::publish(const std::shared_ptr<PreparedCall>& call) {
   });
 }
 
+void Session::publish(const std::shared_ptr<PreparedCall>& call) {
+  std::vector<const Variable*> sources = sources_of(*call);
+  require(sources.size() == call->weights().size(), ErrorCode::WrongState,
+          "a variable that the prepared call takes weights from has been forgotten; prepare it again");
+  hand_weights(call, std::move(sources));
+}
+
 int Session::publish() {
-  forget_closed();
+  drop_expired(prepared_);
   int count = 0;
   for (const std::weak_ptr<PreparedCall>& held : prepared_) {
     const std::shared_ptr<PreparedCall> call = held.lock();
     if (!call) continue;  // closed by another thread meanwhile
-    publish(call);
+    std::vector<const Variable*> sources = sources_of(*call);
+    if (sources.size() != call->weights().size()) continue;
+    hand_weights(call, std::move(sources));
     ++count;
   }
   return count;

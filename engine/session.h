@@ -38,8 +38,11 @@ class Session {
   // submitted so far; see PreparedCall.
   std::shared_ptr<PreparedCall> prepare(const Graph& graph, const std::string& job, std::shared_ptr<Device> device,
                                         Token first, Token last, std::vector<Counter> counters = {});
+  // Ends variables, after the runs submitted so far, and with them every plan that uses one of them. A prepared call
+  // keeps its weights, and is handed no others.
+  void forget_variables(const std::vector<std::string>& names);
   // Hands the weights, as they are after the runs submitted so far, to a prepared call, or to all that somebody holds;
-  // gives their number. Waits for none of the runs: see Executor::in_turn.
+  // gives the number of these. Waits for none of the runs: see Executor::in_turn.
   void publish(const std::shared_ptr<PreparedCall>& call);
   int publish();
   // Gives the run's number, or 0 when too much is in flight.
@@ -62,7 +65,9 @@ class Session {
   bool closed() const { return closed_; }
 
  private:
-  void forget_closed();  // a weak pointer keeps the memory of its call
+  // The variables that are a prepared call's weights; an empty list where one of them has been forgotten.
+  std::vector<const Variable*> sources_of(const PreparedCall& call);
+  void hand_weights(const std::shared_ptr<PreparedCall>& call, std::vector<const Variable*> sources);
 
   std::shared_ptr<const Catalog> catalog_;  // shared: sessions of one process may use one catalog
   std::shared_ptr<Device> device_;          // shared with the plans, as are the others
@@ -71,6 +76,7 @@ class Session {
   std::shared_ptr<HostMemory> memory_;
   Variables variables_;
   CompletionQueue completions_;
+  std::vector<std::weak_ptr<Plan>> plans_;
   std::vector<std::weak_ptr<PreparedCall>> prepared_;
   Evaluator evaluator_;
   Executor executor_;  // last: its threads end before anything above goes

@@ -106,8 +106,14 @@ std::vector<Variable*> Variables::declare(const std::vector<Wanted>& wanted, Dev
       have_copies_ = true;
     variable->copies.push_back(std::move(copy));
   }
+  if (!made.empty()) ++changes_;
   variables_.merge(made);
   return declared;
+}
+
+void Variables::forget(const std::vector<std::string>& names) {
+  for (const std::string& name : names) variables_.erase(name);
+  ++changes_;
 }
 
 void Variables::expect(const std::string& name, const TensorType& type) {

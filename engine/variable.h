@@ -54,10 +54,12 @@ class Variables {
   std::vector<Variable*> declare(const std::vector<Wanted>& wanted, Device& device);
   // Throws when the name stands for a variable of another type.
   void expect(const std::string& name, const TensorType& type);
+  // Nobody may point at them any more.
+  void forget(const std::vector<std::string>& names);
   Variable* find(const std::string& name);
   Variable& at(const std::string& name);   // NotFound, with the nearest name
   std::vector<std::string> names() const;  // sorted
-  size_t size() const { return variables_.size(); }
+  uint64_t changes() const { return changes_; }  // rises where there is one more, or one less
   int64_t bytes() const;  // of all copies
   // Whether any variable has a second copy, so that copies may be behind. Any thread.
   bool have_copies() const { return have_copies_.load(std::memory_order_relaxed); }
@@ -66,6 +68,7 @@ class Variables {
   std::map<const Device*, std::unique_ptr<Stream>> streams_;
   std::map<std::string, std::unique_ptr<Variable>> variables_;  // stable addresses
   std::atomic<bool> have_copies_{false};
+  uint64_t changes_ = 0;
 };
 
 }  // namespace moonflow

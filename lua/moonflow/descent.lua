@@ -72,28 +72,9 @@ local function prepare(t, updates, scale, part, name)
   end
 end
 
--- Is `chosen` this variable, or a layer or namespace that it is in? Networks of other systems part their names by "."
--- or "/".
-local function covers(chosen, name)
-  return name:sub(1, #chosen) == chosen and (#name == #chosen or name:find("^[-./]", #chosen + 1) ~= nil)
-end
-
 local function names_of(variables)
   local names = {}
   for i, entry in ipairs(variables) do names[i] = entry.record.name end
-  return names
-end
-
--- The names of variables and of the layers and namespaces that they are in, all that may be chosen.
-local function choices(variables)
-  local names, is_known = {}, {}
-  for _, name in ipairs(names_of(variables)) do
-    for place in (name .. "-"):gmatch("()[-./]") do
-      local choice = name:sub(1, place - 1)
-      if not is_known[choice] then names[#names + 1] = choice end
-      is_known[choice] = true
-    end
-  end
   return names
 end
 
@@ -110,7 +91,7 @@ local function trained(t)
       local found = false
       for _, entry in ipairs(variables) do
         local name = entry.record.name
-        if covers(chosen, name) then
+        if variable.covers(chosen, name) then
           if owners[entry] and owners[entry] ~= part then
             errors.raise("invalid_argument", t.optimizer.where .. ": two of the optimizers train '" .. name .. "', "
               .. owners[entry].where .. " and " .. part.where .. "; a variable belongs to one", t.optimizer_site)
@@ -119,7 +100,7 @@ local function trained(t)
         end
       end
       if not found then
-        local near = arguments.suggestion(chosen, choices(variables))
+        local near = arguments.suggestion(chosen, variable.choices(names_of(variables)))
         if near == "" and #variables > 0 then near = "; it has " .. arguments.some_quoted(names_of(variables), 4) end
         errors.raise("not_found", part.where .. ": the job '" .. t.job .. "' has no trainable variable '" .. chosen
           .. "', and none in a layer or namespace of this name, behind which a name goes on with '-', '.' or '/'"

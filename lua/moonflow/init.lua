@@ -78,6 +78,7 @@ for name, value in pairs {
   get_variable = variable.get_variable,
   get_all_variables = variable.get_all_variables,
   load_variables = variable.load_variables,
+  forget_variables = variable.forget_variables,
   losses = require "moonflow.losses",
   optimizer = public(require "moonflow.optimizer", "add_loss"),
   regularizers = require "moonflow.regularizer",

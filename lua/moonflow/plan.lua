@@ -203,11 +203,16 @@ local function advice(name, names)
   return #names > 0 and "; it has " .. some_of(names) or ""
 end
 
---- Raises where the session that the plan belongs to is closed.
+--- Raises where the session that the plan belongs to is closed, or has forgotten a variable of it.
 function Plan:check_open()
   if self.generation ~= session.generation() then
     errors.raise("wrong_state", "the job '" .. self.job_name .. "' belongs to a session that is closed; define it "
       .. "again")
+  end
+  local forgotten = self.handle:forgotten()
+  if forgotten then
+    errors.raise("wrong_state", "the job '" .. self.job_name .. "' computes with the variable '" .. forgotten
+      .. "', which has been forgotten; define it again")
   end
 end
 

@@ -48,7 +48,8 @@ local function declare(t, given, where)
       .. shape_text(known.shape) .. " since " .. (known.site or "?") .. ", this asks for " .. dtype .. " "
       .. shape_text(shape) .. "; it lives on when its job is defined again, so another shape needs another name"
       .. (given.name:find("^%u%w*_%d+%-") and ". It is of a layer without a name, and those of all jobs are numbered "
-        .. "alike: name it" or "") .. ", or begin anew by flow.clear_default_session()")
+        .. "alike: name it" or "") .. ", or flow.forget_variables(\""
+        .. (given.is_of_layer and given.name:match("^(.+)%-") or given.name) .. "\") before the definition")
   end
   local site = errors.site()
   local id = t.graph:variable(given.name, dtype, shape, site or "")
@@ -126,7 +127,7 @@ function variable.get(where, given)
   return declare(t, {
     name = given.name, shape = shape, dtype = dtype, initializer = init or earlier.initializer,
     regularizer = given.regularizer, trainable = given.trainable ~= false, seed = given.seed,
-    is_bias = given.model_name == "bias",
+    is_bias = given.model_name == "bias", is_of_layer = given.owner == "layer",
   }, where)
 end
 
@@ -218,6 +219,25 @@ function variable.counts_for(t, step, names, site)
   record.counts_for, record.counted = names, t.job
   t.records[step] = record
   return before
+end
+
+--- Is `chosen` this variable, or a layer or namespace that it is in? Networks of other systems part their names by "."
+--- or "/".
+function variable.covers(chosen, name)
+  return name:sub(1, #chosen) == chosen and (#name == #chosen or name:find("^[-./]", #chosen + 1) ~= nil)
+end
+
+--- The names of variables and of the layers and namespaces that they are in, all that may be chosen.
+function variable.choices(names)
+  local choices, is_known = {}, {}
+  for _, name in ipairs(names) do
+    for place in (name .. "-"):gmatch("()[-./]") do
+      local choice = name:sub(1, place - 1)
+      if not is_known[choice] then choices[#choices + 1] = choice end
+      is_known[choice] = true
+    end
+  end
+  return choices
 end
 
 --- Keeps the records of a trace whose job is compiled. A job whose definition failed leaves none.
@@ -435,6 +455,77 @@ function variable.load(values, where, tell)
   for _, name in ipairs(names) do
     if types[name] then handle:write(name, values[name]) end
   end
+end
+
+-- ---- forgetting ---------------------------------------------------------------------------------------------------
+
+local forget_signature = arguments.signature("flow.forget_variables", {
+  { "names", "any", text = "a name or a list: of variables, or of the layers and namespaces they are in" },
+})
+
+-- The variables that names stand for, by name. Each stands for one at least.
+local function chosen_of(names, all)
+  local chosen, own = {}, {}
+  for _, entry in ipairs(all) do
+    if not variable.is_system(entry.name) then own[#own + 1] = entry.name end
+  end
+  for i, choice in ipairs(names) do
+    if type(choice) ~= "string" then
+      forget_signature:fail(": names must be a list of names, entry " .. i .. " is " .. arguments.describe(choice))
+    end
+    local found = false
+    for _, entry in ipairs(all) do
+      if variable.covers(choice, entry.name) then chosen[entry.name], found = true, true end
+    end
+    if not found then
+      local near = arguments.suggestion(choice, variable.choices(own))
+      if near == "" and #own > 0 then near = "; there are " .. arguments.some_quoted(own, 4) end
+      errors.raise("not_found", "flow.forget_variables: there is no variable '" .. choice .. "', and none in a layer "
+        .. "or namespace of this name" .. near)
+    end
+  end
+  return chosen
+end
+
+-- Of a train job's step: has all that it trains been chosen?
+local function counts_for_chosen(record, chosen)
+  local names = record and record.counts_for or {}
+  for _, name in ipairs(names) do
+    if not chosen[name] then return false end
+  end
+  return #names > 0
+end
+
+--- Ends variables and frees their names and memory: `flow.forget_variables("hidden")` before a job is defined again
+--- whose layer 'hidden' has another size by now, or when a program that goes on is done with a model. A name stands for
+--- the variable, or for all in a layer or namespace of this name, behind which theirs go on with '-', '.' or '/'. What
+--- optimizers remember of them goes too, and the steps of train jobs that trained nothing else.
+--- Runs under way end first. Jobs that compute with one of them cannot be called from then on, until they are defined
+--- again; what was prepared from them keeps its weights.
+--- @param names string|table  a name or a list of names
+--- @return number             how many are gone, without those of optimizers
+--- @error a name that no variable has; in the body of a job
+function variable.forget_variables(...)
+  local names = forget_signature:parse(...).names
+  local t = trace.current()
+  if t then
+    errors.raise("wrong_state", "flow.forget_variables: the body of the job '" .. t.job .. "' is under way, and may "
+      .. "have asked for one of them; it belongs before the definition")
+  end
+  if type(names) ~= "table" then names = { names } end
+  arguments.check_list(names, forget_signature.where .. ": the list of names")
+  local handle = session.handle()
+  local all = handle:variables()
+  local chosen, list, count = chosen_of(names, all), {}, 0
+  for _, entry in ipairs(all) do
+    if chosen[entry.name] or counts_for_chosen(records[entry.name], chosen) then
+      list[#list + 1] = entry.name
+      if not variable.is_system(entry.name) then count = count + 1 end
+    end
+  end
+  handle:forget_variables(list)
+  for _, name in ipairs(list) do records[name] = nil end
+  return count
 end
 
 return variable

@@ -87,6 +87,40 @@ TEST_CASE("prepared calls take the weights that their session publishes, and out
   CHECK(run(*one) == 4);
 }
 
+TEST_CASE("variables that are forgotten free their names and memory, and end the plans that use them") {
+  ToySession toy;
+  Session& session = toy.session;
+  const auto job_of = [&](const std::string& name, const TensorType& type) {
+    Graph graph(session.catalog());
+    graph.tap(graph.append("add", {graph.variable(name, type), graph.feed("x", type)})[0], 1);
+    return graph;
+  };
+  const Graph graph = job_of("w", vec(1));
+  const auto plan = session.compile(graph, "net"), other = session.compile(job_of("v", vec(1)), "other");
+  const auto prepared = session.prepare(graph, "net", std::make_shared<FakeDevice>(), 1, 1);
+  session.write("w", floats({3}));
+  session.publish(prepared);
+  const int live = toy.device->live_buffers;
+  const uint64_t changes = session.variables().changes();
+  session.forget_variables({"w", "w-moment"});
+  CHECK(toy.device->live_buffers == live - 1);
+  CHECK(session.variables().names() == std::vector<std::string>{"v"});
+  CHECK(session.variables().changes() != changes);
+  CHECK_THROWS_WITH(
+      toy.call(plan, {floats({1})}),
+      Catch::Contains("the job 'net' computes with the variable 'w', which has been forgotten; define it again"));
+  CHECK(values(toy.call(other, {floats({1})})[0])[0] == 1);
+
+  // What was prepared keeps its weights, also where another variable has the name.
+  const auto anew = session.compile(job_of("w", vec(2)), "net");
+  session.write("w", floats({5, 6}));
+  CHECK(values(toy.call(anew, {floats({1, 1})})[0]) == std::vector<float>{6, 7});
+  CHECK_THROWS_WITH(session.publish(prepared), Catch::Contains("has been forgotten; prepare it again"));
+  CHECK(session.publish() == 0);
+  prepared->run();
+  CHECK(values(prepared->outputs()[0])[0] == 3);
+}
+
 TEST_CASE("one op runs at once on host tensors") {
   ToySession toy;
   CHECK(values(toy.session.evaluate("add", {floats({1, 2}), floats({3, 4})})[0]) == std::vector<float>{4, 6});

@@ -1,0 +1,136 @@
+-- Variables that are forgotten: what is gone with them, and what goes on.
+local flow = require "moonflow"
+
+local np, tp = flow.np, flow.typing
+
+-- Jobs of a net that is trained with Adam, of so many units.
+local function define(name, units)
+  local function body(x)
+    local hidden = flow.layers.dense(x, units, { name = name .. "-hidden" })
+    return flow.layers.dense(hidden, 1, { name = name .. "-out" })
+  end
+  local inputs = { x = tp.Numpy.Placeholder({ 2, 3 }) }
+  local predict = flow.global_function { name = name, inputs = inputs, returns = tp.Numpy } (body)
+  local train = flow.global_function {
+    name = name .. "-train", type = "train", inputs = inputs, returns = tp.Numpy,
+  } (function(x)
+    local loss = flow.math.reduce_mean(flow.math.square(body(x) - 1))
+    flow.optimizer.Adam(0.01):minimize(loss)
+    return loss
+  end)
+  return predict, train
+end
+
+local batch = np.linspace(-1, 1, 6):reshape(2, 3)
+
+local function names()
+  local list = {}
+  for name in pairs(flow.get_all_variables()) do list[#list + 1] = name end
+  table.sort(list)
+  return list
+end
+
+describe("flow.forget_variables", function()
+  before_each(flow.clear_default_session)
+
+  it("lets a job be defined again with other sizes, and leaves the rest as it is", function()
+    local old, train = define("net", 4)
+    for _ = 1, 3 do train(batch) end
+    local before = flow.get_all_variables()
+    local steps, count = before["System-Train-TrainStep-net-train"]:item(), #names()
+    assert.equal(3, steps)
+    assert.equal(2, flow.forget_variables("net-hidden"))
+    assert.equal(count - 2 * 3, #names())  -- with both moments of each
+    for _, job in ipairs { old, train } do
+      local fine, problem = pcall(job, batch)
+      assert.is_false(fine)
+      assert.equal("wrong_state", problem.code)
+      assert.truthy(tostring(problem):find("computes with the variable 'net-hidden-", 1, true), tostring(problem))
+      assert.truthy(tostring(problem):find("which has been forgotten; define it again", 1, true), tostring(problem))
+      assert.has_error(function() job:prepare() end)
+      assert.has_error(function() job:watch("net-out", print) end)
+    end
+    assert.equal(1, flow.forget_variables("net-out-weight"))
+    old, train = define("net", 5)
+    assert.same({ 2, 1 }, old(batch).shape:table())
+    local said = {}
+    flow.config.log(function(line) said[#said + 1] = line end)
+    train(batch)
+    flow.config.log(nil)
+    assert.truthy(said[1]:find("begin at 0 while the steps of 'net-train' go on from 3", 1, true))
+    local now = flow.get_all_variables()
+    assert.same({ 5, 3 }, now["net-hidden-weight"].shape:table())
+    assert.equal(4, now["System-Train-TrainStep-net-train"]:item())
+    assert.equal(count, #names())
+  end)
+
+  it("takes layers, namespaces and lists, and all memory of a model with its steps", function()
+    local empty = flow.memory().variables
+    define("a", 4)
+    local other, train = define("b", 4)
+    train(batch)
+    local bytes, value = flow.memory().variables, other(batch):totable()
+    local first_half = #names()
+    local _, train_a = define("a", 4)
+    train_a(batch)
+    assert.equal(4, flow.forget_variables("a"))
+    assert.same(value, other(batch):totable())
+    assert.equal(4, flow.forget_variables { "b-out", "b-hidden" })
+    assert.same({}, names())
+    assert.equal(empty, flow.memory().variables)
+    assert.is_true(bytes > empty and first_half > 0)
+  end)
+
+  it("leaves weights to what was prepared", function()
+    local job = define("net", 4)
+    local act = job:prepare()
+    local value = act(batch):totable()
+    flow.forget_variables("net")
+    assert.same(value, act(batch):totable())
+    local fine, problem = pcall(act.publish, act)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("has been forgotten; prepare it again", 1, true), tostring(problem))
+    job = define("net", 6)
+    job(batch)
+    assert.equal(0, flow.publish())
+    assert.same(value, act(batch):totable())
+    act = job:prepare()
+    assert.equal(1, flow.publish())
+    assert.is_true(np.allclose(job(batch), act(batch), 1e-5))
+  end)
+
+  it("waits for runs that are under way", function()
+    define("net", 4)
+    local later = flow.global_function {
+      name = "later", inputs = { x = tp.Numpy.Placeholder({ 2, 3 }) }, returns = tp.Callback[tp.Numpy],
+    } (function(x) return flow.layers.dense(x, 4, { name = "net-hidden" }) end)
+    local count = 0
+    for _ = 1, 10 do later(batch)(function() count = count + 1 end) end
+    flow.forget_variables("net")
+    flow.sync()
+    assert.equal(10, count)
+  end)
+
+  it("says what there is not, and where it does not belong", function()
+    define("net", 4)
+    local function problem_of(...)
+      local fine, problem = pcall(flow.forget_variables, ...)
+      assert.is_false(fine)
+      return tostring(problem)
+    end
+    assert.truthy(problem_of("net-hiden"):find("there is no variable 'net-hiden', and none in a layer or namespace of "
+      .. "this name; did you mean 'net-hidden'?", 1, true))
+    assert.truthy(problem_of({ "net", 7 }):find("entry 2 is 7", 1, true))
+    assert.truthy(problem_of({ "net", "other" }):find("'other'", 1, true))
+    assert.equal(4, flow.forget_variables("net"))
+    assert.truthy(problem_of("net"):find("there is no variable 'net'", 1, true))
+    assert.truthy(problem_of():find("names", 1, true))
+    local fine, problem = pcall(flow.global_function { name = "inside", inputs = { x = tp.Numpy.Placeholder({ 2 }) } },
+      function(x)
+        flow.forget_variables("net")
+        return x
+      end)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("the body of the job 'inside' is under way", 1, true), tostring(problem))
+  end)
+end)
