@@ -315,6 +315,50 @@ describe("several processes", function()
     assert.is_true(result.code ~= 0 and result.code ~= 124, "code " .. result.code)
   end)
 
+  it("go on from a checkpoint after one was killed, to the bits of those that never were", function()
+    local script = [[
+      flow.set_seed(3)
+      local rank = distributed.join()
+      local train = flow.global_function {
+        name = "train", type = "train", inputs = { x = tp.Numpy.Placeholder({ 8, 6 }) }, returns = tp.Numpy,
+      } (function(x)
+        local h = flow.layers.batch_normalization(flow.layers.dense(x, 16, { name = "hidden" }), { name = "norm" })
+        h = flow.nn.dropout(flow.nn.relu(h), { rate = 0.3, name = "dropped" })
+        local loss = flow.math.reduce_mean(flow.math.square(flow.layers.dense(h, 1, { name = "out" }) - 1))
+        flow.optimizer.AdamW(0.01, { weight_decay = 0.01 }):minimize(loss)
+        return loss
+      end)
+      local manager = flow.train.SimpleCheckPointManager(DIR)
+      manager:initialize_or_restore()
+      local first = flow.get_all_variables()["System-Train-TrainStep-train"]:item()
+      for step = first, 39 do
+        train(np.random.default_rng(100 * step + rank):normal(0, 1, { 8, 6 }))
+        if step % 7 == 6 and rank == 0 then manager:save() end
+        if step == DIES_AT and rank == 1 then os.execute("kill -KILL $PPID") end
+      end
+      local sums = {}
+      for name, value in pairs(flow.get_all_variables()) do
+        sums[#sums + 1] = ("%s %.17g"):format(name, (value:astype("float64"):ravel()
+          * np.arange(1, value.shape:count() + 1)):sum())
+      end
+      table.sort(sums)
+      say(first, table.concat(sums, ", "))
+    ]]
+    local function run(name, dies_at)
+      return together(2, ("local DIES_AT, DIR = %s, '%s/%s'\n"):format(dies_at, folder, name) .. script)
+    end
+    local wanted = run("whole", nil)
+    assert.equal(0, wanted.code, wanted.err)
+    assert.equal(wanted.lines[1], wanted.lines[2])
+    assert.is_true(run("killed", 25).code ~= 0)
+    local resumed = run("killed", nil)
+    assert.equal(0, resumed.code, resumed.err)
+    local from, sums = resumed.lines[1]:match("^(%d+) (.*)")
+    assert.is_true(from == "14" or from == "21", from)
+    assert.equal(wanted.lines[1], "0 " .. sums)
+    assert.equal(resumed.lines[1], resumed.lines[2])
+  end)
+
   it("end with the one that fails, whatever the others wait for", function()
     local result = together(3, [[
       local rank = distributed.join()
