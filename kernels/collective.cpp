@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 
+#include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/simd.h"
@@ -27,6 +28,9 @@ Kernel meeting_kernel(const char* name, const Held& held) {
     };
   }};
 }
+
+// What reaches a value of this process from all of them: they descend by the sum of what each minimises.
+ValueId sum_of_all(GradCall& g, ValueId grad) { return g.op("all_reduce", {grad}); }
 
 // ---- all_reduce ----------------------------------------------------------------------------------------------
 
@@ -152,6 +156,20 @@ class Together {
   int64_t count_ = 0;
 };
 
+// Of each value its own reduction, so of those with a gradient all in one meeting.
+std::vector<ValueId> all_reduce_grad(GradCall& g) {
+  const std::string& reduction = g.attrs.string("reduction");
+  require(reduction == "sum" || reduction == "mean", ErrorCode::Unsupported, "a ", reduction,
+          " over processes has no gradient; flow.stop_gradient keeps it from the loss");
+  std::vector<ValueId> arrived, grads;
+  for (const ValueId grad : g.grads)
+    if (grad != kNone) arrived.push_back(grad);
+  const std::vector<ValueId> reduced = g.ops("all_reduce", arrived, {{"reduction", reduction}});
+  size_t next = 0;
+  for (const ValueId grad : g.grads) grads.push_back(grad == kNone ? kNone : reduced[next++]);
+  return grads;
+}
+
 OpDef all_reduce() {
   OpDef op;
   op.name = "all_reduce";
@@ -161,6 +179,7 @@ OpDef all_reduce() {
       "  out[i] = sum over ranks of x[i], or their mean, maximum or minimum\n"
       "shapes: any number of x of any shapes, the same in all processes -> each the same\n"
       "dtypes: all; of bfloat16 and float16 the sums are float32; mean: floating ones alone\n"
+      "gradients: of a sum, and of a mean, the same of the gradients; a maximum or minimum has none\n"
       "errors: a process that has come to something else; one that does not come";
   op.inputs = {{"x", InputDef::Many}};
   op.attrs = {{"reduction", std::string("sum"), "\"sum\", \"mean\", \"max\" or \"min\""}};
@@ -174,6 +193,7 @@ OpDef all_reduce() {
     }
     return types;
   };
+  op.grad = all_reduce_grad;
   op.narrow.in_kernels = true;
   op.on_host = true;
   op.cpu = meeting_kernel("all_reduce", [](const Meeting& meeting, KernelCall& call) {
@@ -210,6 +230,7 @@ OpDef broadcast() {
       "  out = x of the process with the rank `root`\n"
       "shapes: x of any shape, the same in all processes -> the same\n"
       "dtypes: all\n"
+      "gradient: the sum of those of all processes, at the root; 0 elsewhere\n"
       "errors: a root that there is not; a process that has come to something else; one that does not come";
   op.inputs = {{"x"}};
   op.attrs = {{"root", int64_t{0}, "the rank of the process whose value it is"}};
@@ -218,6 +239,13 @@ OpDef broadcast() {
     require(root >= 0 && root < size, ErrorCode::OutOfRange, "root is ", root, ", and there ",
             size == 1 ? "is one process, 0" : text("are processes 0 to ", size - 1));
     return std::vector<TensorType>{call.type(0)};
+  };
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    // The same ops in all processes, so that all of them come to the sum.
+    const ValueId sum = sum_of_all(g, g.grads[0]);
+    const int8_t is_root = g.attrs.integer("root") == processes().rank();
+    const ValueId condition = g.graph.constant(Tensor::of<int8_t>({}, {is_root}), g.name + "-is_root");
+    return {g.op("where", {condition, sum, g.op("zeros_like", {sum})})};
   };
   op.narrow.in_kernels = true;
   op.on_host = true;
@@ -242,6 +270,7 @@ OpDef all_gather() {
       "  out = the x of all processes, joined along axis 0\n"
       "shapes: x (n, ...), the same in all processes -> (processes * n, ...)\n"
       "dtypes: all\n"
+      "gradient: the sum of those of all processes, of the own rows\n"
       "errors: x without an axis; a process that has come to something else; one that does not come";
   op.inputs = {{"x"}};
   op.infer = [](const OpCall& call) {
@@ -250,6 +279,12 @@ OpDef all_gather() {
     Shape shape = type.shape;
     shape[0] *= processes().size();
     return std::vector<TensorType>{{type.dtype, shape}};
+  };
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    const Shape& shape = g.type(g.inputs[0]).shape;
+    Ints begin(static_cast<size_t>(shape.rank()), 0);
+    begin[0] = processes().rank() * shape[0];
+    return {g.op("slice", {sum_of_all(g, g.grads[0])}, {{"begin", begin}, {"size", shape.dims()}})};
   };
   op.narrow.in_kernels = true;
   op.on_host = true;

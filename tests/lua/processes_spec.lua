@@ -178,6 +178,48 @@ describe("several processes", function()
     end
   end)
 
+  it("descend through what they gather, reduce and broadcast as a process alone does", function()
+    local script = [[
+      flow.set_seed(5)
+      local rank, size = distributed.join()
+      local SHARE = 12 / size
+      local train = flow.global_function {
+        name = "train", type = "train", returns = tp.Numpy,
+        inputs = { x = tp.Numpy.Placeholder({ SHARE, 5 }, { dtype = flow.double }) },
+        function_config = { default_data_type = flow.double, default_placement_scope = PLACE },
+      } (function(x)
+        -- Batch norm by the statistics of all, and a loss that tells each example from all others.
+        local h = flow.layers.dense(x, 6, { name = "hidden" })
+        local mean = distributed.all_reduce(flow.math.reduce_mean(h, { axis = 0 }), "mean")
+        local variance = distributed.all_reduce(flow.math.reduce_mean(flow.math.square(h - mean), { axis = 0 }), "mean")
+        h = (h - mean) / flow.math.sqrt(variance + 0.01)
+        local all = distributed.all_gather(h) + distributed.broadcast(flow.math.reduce_sum(mean))
+        local own = flow.slice(all, { rank * SHARE, 0 }, { SHARE, 6 })
+        local labels = flow.range(rank * SHARE, (rank + 1) * SHARE, 1, { dtype = flow.int32 })
+        local loss = flow.math.reduce_mean(flow.nn.sparse_softmax_cross_entropy_with_logits(labels,
+          flow.matmul(flow.math.sin(own), all, { transpose_b = true })))
+        flow.optimizer.SGD(0.1):minimize(loss)
+        return distributed.all_reduce(loss, "mean")
+      end)
+      local x = np.random.default_rng(1):normal(0, 1, { 12, 5 }, "float64")
+      local loss
+      for step = 1, 20 do loss = train(x:rows(rank * SHARE, SHARE)):item() end
+      say(("%.15f"):format(loss))
+    ]]
+    local alone = tonumber(lines_of(1, script)[1])
+    for count, place in pairs { [2] = ON_GPU, [3] = "" } do
+      for _, line in ipairs(lines_of(count, place .. script)) do assert.near(alone, tonumber(line), 1e-11) end
+    end
+    local result = together(2, [[
+      distributed.join()
+      flow.global_function { name = "most", type = "train", inputs = { x = tp.Numpy.Placeholder({ 2 }) } } (function(x)
+        local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.ones_initializer() })
+        flow.optimizer.SGD(0.1):minimize(distributed.all_reduce(x * w, "max", { name = "most" }))
+      end)
+    ]])
+    assert.truthy(result.err:find("all_reduce 'most': a max over processes has no gradient", 1, true), result.err)
+  end)
+
   it("move the running statistics of batch norms by the mean of their batches", function()
     local steps = { [""] = "flow.optimizer.SGD(0.1):minimize(loss)", [ON_GPU] = "flow.gradients(loss, x)" }
     for place, train in pairs(steps) do

@@ -28,10 +28,12 @@ define("all_reduce", "all_reduce",
   { { "reduction", "string", "sum", text = "\"sum\", \"mean\", \"max\" or \"min\"" } },
   [[A value of all processes, reduced element by element in the order of their ranks, so that all get the same bits: in
 a job a value of it, elsewhere an array. All processes have to call it, as they have to call their jobs, in one order.
-A process alone gets what it gave. It has no gradient; those that a train job descends by are reduced without it.
+A process alone gets what it gave. A train job's gradients are reduced without it. Where it is a part of the loss, the
+gradient is that of all processes' losses together, as each depends on the x of all.
   out[i] = sum over ranks of x[i], or their mean, maximum or minimum
 shapes: x of any shape, the same in all processes -> the same
 dtypes: all; a mean wants floating ones
+gradient: the same reduction of the gradients; that of a maximum or minimum is an error
 errors: processes that have come to different calls; one that has not come within the patience of `join`]])
 
 define("broadcast", "broadcast_from",
@@ -40,12 +42,15 @@ define("broadcast", "broadcast_from",
   out = x of the process `root`
 shapes: x of any shape, the same in all processes -> the same
 dtypes: all
+gradient: at the root the sum of those of all processes, elsewhere 0
 errors: a root that there is not; processes that have come to different calls; one that has not come within the
   patience of `join`]])
 
 define("all_gather", "all_gather", {},
-  [[The rows of all processes, in the order of their ranks: in a job a value of it, elsewhere an array.
+  [[The rows of all processes, in the order of their ranks: in a job a value of it, elsewhere an array. A loss that
+compares each example with those of all, as a contrastive one does, is of these.
   out = the x of all processes, joined along axis 0
 shapes: x (n, ...), the same in all processes -> (size * n, ...)
 dtypes: all
+gradient: of the own rows, the sum of those of all processes
 errors: processes that have come to different calls; one that has not come within the patience of `join`]])
