@@ -185,7 +185,10 @@ void NewDirectory::publish() {
     sync_directory(parent);
     return;
   }
-  if (!overwrite_ || (errno != ENOTEMPTY && errno != EEXIST)) fail_errno(target_, "put in place");
+  if (errno != ENOTEMPTY && errno != EEXIST) fail_errno(target_, "put in place");
+  require(overwrite_, ErrorCode::Io, "folder '", target_,
+          "' is not empty any more: somebody else has saved there while this was being saved. Of several processes one "
+          "saves, where flow.distributed.rank() is 0");
   if (exchange()) {
     published_ = true;
     sync_directory(parent);

@@ -357,6 +357,32 @@ describe("several processes", function()
     assert.is_true(result.code ~= 0 and result.code ~= 124, "code " .. result.code)
   end)
 
+  it("save one checkpoint if they save to one place, which stays whole, and say so", function()
+    local lines = lines_of(2, ([[
+      local rank = distributed.join()
+      local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2, 300 }) }, returns = tp.Numpy } (
+        function(x) return flow.layers.dense(x, 300, { name = "out" }) end)
+      job(np.zeros({ 2, 300 }))
+      local check_point = flow.train.CheckPoint()
+      for i = 1, 10 do
+        local path = ("%s/same%%d"):format(i)
+        distributed.barrier()
+        local fine, problem = pcall(check_point.save, check_point, path)
+        problem = tostring(problem)
+        assert(fine or problem:find("one saves, where flow.distributed.rank() is 0", 1, true)
+          or problem:find("exists and is not empty", 1, true), problem)
+        local saved = distributed.all_reduce(np.array({ fine and 1 or 0 }))
+        assert(saved:item() == 1, saved:item())
+        check_point:save("%s/again", { overwrite = true })
+        distributed.barrier()
+        check_point:load(path)
+        check_point:load("%s/again")
+      end
+      say("done")
+    ]]):format(folder, folder, folder))
+    assert.same({ "done", "done" }, lines)
+  end)
+
   it("go on from a checkpoint after one was killed, to the bits of those that never were", function()
     local script = [[
       flow.set_seed(3)
