@@ -62,8 +62,8 @@ moonflow_begin_stack:
 #endif
 
 namespace {
-constexpr size_t kPage = 4096;
-constexpr size_t kStackBytes = 128 * 1024;  // only what is used takes memory
+constexpr size_t kPage = 64 << 10;                  // the largest that Linux has on ARM; others divide it
+constexpr size_t kStackBytes = kPage + 124 * 1024;  // only what is used takes memory
 }  // namespace
 
 // A stack with a page below it that nobody may touch, and where its owner left off. The main one has the stack of the
