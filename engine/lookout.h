@@ -7,12 +7,13 @@
 
 namespace moonflow {
 
-// Between two looks. A core that has two threads gives its time to the other one meanwhile.
+// Between two looks. A core that has two threads gives its time to the other one meanwhile. ARM's `yield` says just
+// that, and does nothing on cores with one thread; to wait until its own instructions are through holds any of them up.
 inline void pause_briefly() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("yield");
+  asm volatile("isb" ::: "memory");
 #endif
 }
 
