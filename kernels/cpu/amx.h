@@ -116,11 +116,13 @@ void multiply() {
 
 #endif
 
+#if defined(MOONFLOW_SIMD_VERSIONS) || defined(MOONFLOW_SIMULATED_AVX512)
 inline void zero_four_sums() {
   zero<kSum>();
   zero<kSumRight>();
   zero<kSumBelow>();
   zero<kSumBelowRight>();
 }
+#endif
 
 }  // namespace moonflow::cpu::amx
