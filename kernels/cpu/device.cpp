@@ -80,6 +80,18 @@ int obtainable(int wanted) {
   return all == wanted ? wanted : std::max(1, all / 2);  // what is left is for others who come later
 }
 
+std::string_view simd_limit() {
+  const char* const wanted = std::getenv("MOONFLOW_SIMD");
+  return wanted ? wanted : "";
+}
+
+// Known to every build, whatever its processors have: a limit is an upper one.
+void check_simd_limit() {
+  const std::string_view limit = simd_limit();
+  require(limit.empty() || limit == "plain" || limit == "avx2" || limit == "avx512", ErrorCode::InvalidArgument,
+          "the environment variable MOONFLOW_SIMD is '", limit, "', wanted plain, avx2 or avx512");
+}
+
 class CpuDevice : public Device {
  public:
   CpuDevice(int threads, std::shared_ptr<HostMemory> memory, bool real_time)
@@ -87,6 +99,7 @@ class CpuDevice : public Device {
         real_time(real_time),
         memory_(memory ? std::move(memory) : std::make_shared<HostMemory>()) {
     leave_no_thread_to_forks();
+    check_simd_limit();
     const int available = std::min({omp_get_num_procs(), omp_get_max_threads(), omp_get_thread_limit()});
     // More threads than cores only slow each other down, but a caller who asks for them gets them (tests do).
     threads_ = std::max(1, threads > 0 ? std::min(threads, omp_get_thread_limit()) : available);
@@ -332,15 +345,6 @@ int64_t first_cache_bytes() {
   return bytes;
 }
 
-namespace {
-
-std::string_view simd_limit() {
-  const char* const wanted = std::getenv("MOONFLOW_SIMD");
-  return wanted ? wanted : "";
-}
-
-}  // namespace
-
 Simd simd() {
   static const Simd chosen = [] {
     const std::string_view limit = simd_limit();
@@ -497,6 +501,8 @@ std::vector<const char*> cpu_features() {
   if (__builtin_cpu_supports("avx512f")) features.push_back("avx512f");
   if (__builtin_cpu_supports("avx512bf16")) features.push_back("avx512_bf16");
   if (__builtin_cpu_supports("amx-tile")) features.push_back("amx");
+#elif defined(__aarch64__)
+  features.push_back("neon");  // which each has
 #endif
   return features;
 }

@@ -91,6 +91,17 @@ describe("the launcher", function()
     assert.equal(nil, spins("OMP_WAIT_POLICY=passive"))
   end)
 
+  it("refuses registers that it does not know", function()
+    local function sum(limit)
+      return process.shell(("MOONFLOW_SIMD=%s %s -"):format(limit, process.quote(process.launcher)),
+        { input = "print(require('moonflow').np.ones({ 3 }):sum())" })
+    end
+    for _, limit in ipairs { "''", "plain", "avx2", "avx512" } do assert.equal("3\n", sum(limit).out, limit) end
+    local run = sum("neon")
+    assert.truthy(run.err:find("MOONFLOW_SIMD is 'neon', wanted plain, avx2 or avx512", 1, true), run.err)
+    assert.equal(1, run.code)
+  end)
+
   it("says why the library does not open, what to do, and opens it when that is done", function()
     assert(os.execute("mkdir -p " .. process.quote(folder .. "/moonflow")) == 0)
     local core = folder .. "/moonflow/core.so"
