@@ -234,6 +234,13 @@ Launch unless_sparse(const SparseProduct& sparse, const Product& sizes, Finish f
   };
 }
 
+// Elsewhere Debian's oneDNN multiplies by loops for any processor, whose sums depend on the number of threads.
+#ifdef __x86_64__
+constexpr bool kPrimitivesMultiply = true;
+#else
+constexpr bool kPrimitivesMultiply = false;
+#endif
+
 Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
   if (sizes.inner == 0) return prepare_packed<float>(sizes, finish, call);
   if (!call.input_layouts[1].row_major())
@@ -246,19 +253,20 @@ Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
     if (few) return prepare_packed<float>(sizes, finish, call);
     return unless_sparse({sizes}, sizes, finish, call, prepare_packed<float>(sizes, finish, call));
   }
-  if (few) return prepare_few_rows_across(sizes, finish);
+  const auto prepare_other = kPrimitivesMultiply ? prepare_primitive : prepare_packed<float>;
+  if (few) return kPrimitivesMultiply ? prepare_few_rows_across(sizes, finish) : prepare_other(sizes, finish, call);
   const bool small = flops_of(sizes) < kSmallFlops;
   if (small && sizes.batch == 1 && !sizes.transpose_b) return prepare_small(sizes, finish, call);
   if (small && has_few_columns(sizes)) return prepare_few_columns(sizes, finish);
   if (tiny) return prepare_stack(sizes, finish, call);
   try {
-    if (small) {
+    if (small && kPrimitivesMultiply) {
       const ThreadLimit one(1);
       return prepare_primitive(sizes, finish, call);
     }
     Launch dense = is_deep(sizes) ? prepare_deep(sizes, finish, call)
                    : turns(sizes) ? prepare_turned(sizes, finish, call)
-                                  : prepare_primitive(sizes, finish, call);
+                                  : prepare_other(sizes, finish, call);
     return unless_sparse({sizes}, sizes, finish, call, std::move(dense));
   } catch (const dnnl::error&) {  // of sizes that oneDNN does not know
     return prepare_packed<float>(sizes, finish, call);
