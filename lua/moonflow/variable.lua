@@ -51,6 +51,10 @@ local function declare(t, given, where)
         .. "alike: name it" or "") .. ", or flow.forget_variables(\""
         .. (given.is_of_layer and given.name:match("^(.+)%-") or given.name) .. "\") before the definition")
   end
+  if t.taken[given.name] then
+    errors.raise("invalid_argument", where .. ": the name '" .. given.name .. "' is taken in this job by "
+      .. t.taken[given.name] .. "; give one of them another name")
+  end
   local site = errors.site()
   local id = t.graph:variable(given.name, dtype, shape, site or "")
   -- The latest definition says how to initialise: a job defined again in the REPL may change its mind.
@@ -165,7 +169,8 @@ end
 --- @param random_seed? number    its own seed, instead of flow.set_seed's
 --- @param reuse? boolean         default true; false: an error when the job has it already
 --- @return Blob
---- @error another shape or dtype under this name; without a shape, no variable of this name
+--- @error another shape or dtype under this name; an input or op of this name in the job; without a shape, no variable
+---        of this name
 function variable.get_variable(...)
   local t = trace.need("flow.get_variable")
   local given = signature:parse(...)

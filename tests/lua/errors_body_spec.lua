@@ -110,6 +110,13 @@ end)]])
     golden("the name 'v' is taken in this job by the variable at user.lua:2; give this one another name", body [[
   local v = flow.get_variable("v", { shape = { 1 }, initializer = flow.zeros_initializer() })
 >>  return flow.nn.relu(x + v, { name = "v" })]])
+    golden("flow.get_variable: the name 'x' is taken in this job by the input at user.lua:1; give one of them another "
+      .. "name", body [[
+>>  return x * flow.get_variable("x", { shape = { 1 }, initializer = flow.zeros_initializer() })]])
+    golden("flow.layers.dense: the name 'd-weight' is taken in this job by the op at user.lua:2; give one of them "
+      .. "another name", body [[
+  local y = flow.nn.relu(x, { name = "d-weight" })
+>>  return flow.layers.dense(y, 4, { name = "d" })]])
     golden("flow.layers.dense: variable 'd-weight' already exists in this job (made at user.lua:2); give the layer "
       .. "another name, or share its variables on purpose, in flow.scope.reuse_variables", body [[
   local y = flow.layers.dense(x, 784, { name = "d" })

@@ -173,8 +173,8 @@ end)
 
 describe("batch normalisation", function()
   it("can have the names of its variables given wholly", function()
-    run(np.ones({ 2, 3 }), function(b)
-      return flow.layers.batch_normalization(b, {
+    run(np.ones({ 2, 3 }), function(x)
+      return flow.layers.batch_normalization(x, {
         name = "bn", gamma_name = "g", beta_name = "b", moving_mean_name = "m", moving_variance_name = "v",
       })
     end)

@@ -191,8 +191,9 @@ describe("operators", function()
 
   it("take indices that only a run knows, to reduce by", function()
     local model = flow.onnx.load(write {
-      opset = 18, inputs = { value("at", { 3 }, "int64") }, weights = { x = floats { 1, 1 }, new = floats { 2, 3, 5 } },
-      nodes = { node("ScatterElements", { "x", "at", "new" }, { "y" }, { reduction = { s = "mul" } }) },
+      opset = 18, inputs = { value("at", { 3 }, "int64") },
+      weights = { old = floats { 1, 1 }, new = floats { 2, 3, 5 } },
+      nodes = { node("ScatterElements", { "old", "at", "new" }, { "y" }, { reduction = { s = "mul" } }) },
     })
     local job = job_of(model, { 3 }, "int64")
     same({ 10, 3 }, job(whole { 0, 1, 0 }))
