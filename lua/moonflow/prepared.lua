@@ -90,9 +90,11 @@ end
 --- A prepared call of the job, for job:prepare().
 function prepared.new(job)
   local handle = session.handle():prepare(prepared.parts(job))
-  local plan, inputs = job.plan, inputs_by_name(job, handle:inputs())
+  local plan, buffers = job.plan, handle:inputs()
+  local inputs = inputs_by_name(job, { unpack(buffers) })
   return setmetatable({
-    job = job, handle = handle, run = handle.run, inputs = inputs, buffers = inputs, outputs = handle:outputs(),
+    job = job, handle = handle, run = handle.run, buffers = buffers, named = inputs, inputs = inputs,
+    outputs = handle:outputs(),
     skeleton = plan.skeleton or false, flat_count = typing.is_flat(plan.skeleton) and plan.result_count,
     results = false, result_count = 0,
   }, Prepared)
@@ -117,12 +119,25 @@ local function take(self, done, ...)
   return done
 end
 
+-- Raises where a script has put something else in the place of a buffer: a run reads the buffers.
+local function check_buffers(self)
+  local inputs, buffers = self.inputs, self.buffers
+  for i = 1, #buffers do
+    if not rawequal(inputs[i], buffers[i]) then
+      rawset(inputs, i, buffers[i])
+      errors.raise("wrong_state", ("%s: input %d of this prepared call was replaced, which does not fill it; it is back"
+        .. "%s"):format(self.job.name, i, by_name(self, self.job.leaves[i].name)))
+    end
+  end
+end
+
 local function run(self, ...)
-  if self.inputs ~= self.buffers then  -- it would compute with what is in the buffers
-    self.inputs = self.buffers
+  if self.inputs ~= self.named then  -- it would compute with what is in the buffers
+    self.inputs = self.named
     errors.raise("wrong_state", self.job.name .. ": the inputs of this prepared call were replaced, which fills none "
       .. "of them; they are back" .. by_name(self))
   end
+  if select("#", ...) == 0 then check_buffers(self) end
   local count = self.flat_count
   if not count or count > 3 then
     local done, problem, refused = take(self, self.run(self.handle, ...))

@@ -112,6 +112,12 @@ describe("a prepared call", function()
       .. "back; call.inputs.state = array copies", call)
     assert.equal(inputs, call.inputs)
     assert.is_true(call() == vector(2, 4))
+    local buffer = call.inputs[1]
+    call.inputs[1] = vector(5, 6)
+    raises("wrong_state", "act: input 1 of this prepared call was replaced, which does not fill it; it is back; "
+      .. "call.inputs.state = array copies an array into the input 'state'", call)
+    assert.equal(buffer, call.inputs[1])
+    assert.is_true(call() == vector(2, 4))
   end)
 
   it("agrees with its job for a network of convolutions and products", function()
