@@ -78,13 +78,17 @@ local function names_of(variables)
   return names
 end
 
+local function trainable(t)
+  local variables = {}
+  for _, entry in ipairs(t.variable_list) do
+    if entry.trainable and dtypes.floating[entry.record.dtype] then variables[#variables + 1] = entry end
+  end
+  return variables
+end
+
 -- The trainable variables of the job that its optimizer is to train, and which part of it trains each.
 local function trained(t)
-  local variables, owners, rest = {}, {}, nil
-  for _, entry in ipairs(t.variable_list) do
-    local dtype = entry.record.dtype
-    if entry.trainable and dtypes.floating[dtype] then variables[#variables + 1] = entry end
-  end
+  local variables, owners, rest = trainable(t), {}, nil
   for _, part in ipairs(t.optimizer.parts) do
     if not part.chosen then rest = part end
     for _, chosen in ipairs(part.chosen or {}) do
@@ -123,6 +127,21 @@ local function trained(t)
 end
 
 local function listed(names) return arguments.some_of(names, 4) end
+
+-- Says so where a combined optimizer leaves out what is trainable and not assigned: its parts are to cover a net, while
+-- an optimizer by itself that has `variables` is to leave the others.
+local function warn_of_left_out(t, owners)
+  if t.optimizer.parts[1] == t.optimizer then return end
+  local names = {}
+  for _, entry in ipairs(trainable(t)) do
+    local name = entry.record.name
+    if not owners[entry] and not t.assigned[name] then names[#names + 1] = name end
+  end
+  if #names == 0 then return end
+  session.log(("moonflow: %s: %s: none of its optimizers trains %s; one without 'variables' trains all others, and "
+    .. "trainable = false says that a variable is to stay as it is"):format(t.optimizer_site, t.optimizer.where,
+    listed(names)))
+end
 
 -- Says so where none of the words that choose what decays is part of a name: there may be a slip in them.
 local function warn_of_decay(t, owners, variables)
@@ -288,6 +307,7 @@ function descent.finish(t, site)
 
   if t.config.indexed_slices then check_indexed_slices(t) end
   local variables, owners = trained(t)
+  warn_of_left_out(t, owners)
   warn_of_decay(t, owners, variables)
   warn_of_swapped(t, variables)
   local wanted, losses, seeds = {}, {}, {}

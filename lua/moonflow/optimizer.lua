@@ -303,7 +303,8 @@ local combined_signature = arguments.signature("flow.optimizer.CombinedOptimizer
 })
 
 --- Several optimizers for one loss, each for its `variables`, with its own rate, decay and clipping. One of them may
---- leave these out, and trains all others. A loss scale is that of the whole.
+--- leave these out, and trains all others; where none does, flow.config.log is told of what is trained by none. A loss
+--- scale is that of the whole.
 function optimizer.CombinedOptimizer(...)
   local given = combined_signature:parse(...)
   local parts, places, rest = {}, {}, nil

@@ -143,10 +143,20 @@ describe("a combined optimizer", function()
     end)
   end)
 
-  it("leaves what no part names", function()
+  it("leaves what no part names, and says so", function()
+    local lines = {}
+    flow.config.log(function(line) lines[#lines + 1] = line end)
+    finally(function() flow.config.log(nil) end)
     check_moves({ -0.5, -0.5, -1, 0 }, function()
       return o.CombinedOptimizer { body {}, o.SGD(1, { momentum = 0, variables = "head-a" }) }
     end)
+    assert.equal(1, #lines)
+    assert.truthy(lines[1]:find("^moonflow: .*optimizer_parts_spec.lua:%d+: flow.optimizer.CombinedOptimizer: none of "
+      .. "its optimizers trains head%-b; one without 'variables' trains all others, and trainable = false says that a "
+      .. "variable is to stay as it is$"), lines[1])
+    step(function() return o.CombinedOptimizer { body {}, o.SGD(1) } end)
+    step(function() return body {} end)
+    assert.equal(1, #lines)
   end)
 
   it("scales the loss of the whole", function()
