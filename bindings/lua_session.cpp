@@ -294,14 +294,15 @@ int evaluate(lua_State* L) {
         lua_pop(L, 1);
       }
       session.evaluate(*op, box.inputs, attrs, box.outputs);
-    } catch (Error& error) {
+    } catch (const std::exception&) {
+      Error error = current_error();
       box.inputs.clear();
       box.outputs.clear();
       if (!called.empty())
         error.op = called;
       else if (error.op.empty())
         error.op = op->name;
-      throw;
+      throw error;
     }
     box.inputs.clear();
     if (single)

@@ -208,6 +208,17 @@ TEST_CASE("a step that finds no memory says so, and where") {
   CHECK(end.error->describe() == "net.lua:2: train_job: greedy 'y': out of memory");
 }
 
+TEST_CASE("a kernel that finds no memory while it is made says so, and where") {
+  ToySession toy;
+  try {
+    unary(toy, "greedy_kernel", "train_job");
+    FAIL("it was made");
+  } catch (const Error& error) {
+    CHECK(error.code == ErrorCode::OutOfMemory);
+    CHECK(error.describe() == "net.lua:2: train_job: greedy_kernel 'y': out of memory");
+  }
+}
+
 TEST_CASE("a run that fails writes nothing") {
   ToySession toy;
   Graph graph(toy.session.catalog());

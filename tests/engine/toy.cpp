@@ -49,6 +49,13 @@ Kernel each(F f) {
   return kernel;
 }
 
+// Finds no memory for what it keeps.
+Kernel greedy_kernel() {
+  Kernel kernel;
+  kernel.prepare = [](KernelCall&) -> Launch { throw std::bad_alloc(); };
+  return kernel;
+}
+
 bool rewrite_square_add(Rewriter& rewriter, NodeId id) {
   const Node& add = rewriter.node(id);
   const NodeId square = rewriter.made_by(add.inputs[0], "square");
@@ -301,6 +308,7 @@ std::shared_ptr<const Catalog> make() {
                   [](GradCall&) -> std::vector<ValueId> { fail(ErrorCode::Unsupported, "there is none"); }));
   catalog->add(op("bad", {{"x"}}, each([](float) -> float { fail(ErrorCode::OutOfRange, "row 3 is bad"); })));
   catalog->add(op("greedy", {{"x"}}, each([](float) -> float { throw std::bad_alloc(); })));
+  catalog->add(op("greedy_kernel", {{"x"}}, greedy_kernel()));
   catalog->add(op("slow", {{"x"}}, each([](float x) {
                     std::unique_lock<std::mutex> lock(gate_mutex);
                     gate_changed.wait(lock, [] { return gate_is_open; });
