@@ -201,6 +201,8 @@ class HeaderReader {
 
 Header read_header(ByteSource& source) {
   unsigned char start[8];
+  if (source.remaining() < static_cast<int64_t>(sizeof start))
+    source.fail_at(0, "no npy file: it has ", source.remaining(), " bytes");
   source.read(start, sizeof start);
   if (std::memcmp(start, "\x93NUMPY", 6) != 0) source.fail_at(0, "no npy file: it does not start with \\x93NUMPY");
   const int major = start[6], minor = start[7];

@@ -11,6 +11,7 @@ local trace = require "moonflow.trace"
 local update = require "moonflow.update"
 local variable = require "moonflow.variable"
 local io, os = io, os
+local blaming = errors.blaming
 
 local checkpoint = {}
 
@@ -51,12 +52,12 @@ local function write(where, path, values, overwrite, metadata)
       there:close()
       errors.raise("io", where .. ": file '" .. path .. "' exists; { overwrite = true } replaces it")
     end
-    core.safetensors_write(path, values, texts)
+    blaming(where, core.safetensors_write, path, values, texts)
     return
   end
   local entries = {}
   for name, value in pairs(values) do entries[#entries + 1] = { name = name, value = value } end
-  core.checkpoint_write(path, entries,
+  blaming(where, core.checkpoint_write, path, entries,
     { seed = random_seed.value(), moonflow = core.version, metadata = metadata }, overwrite)
 end
 
@@ -90,7 +91,7 @@ local get_signature = arguments.signature("flow.checkpoint.get", { { "path", "st
 function checkpoint.get(...)
   local given = get_signature:parse(...)
   local path = given.path
-  local values = is_file(path) and core.safetensors_read(path) or (core.checkpoint_read(path))
+  local values = blaming("flow.checkpoint.get", is_file(path) and core.safetensors_read or core.checkpoint_read, path)
   if given.slots then return values end
   local weights = {}
   for name, value in pairs(values) do
@@ -109,8 +110,8 @@ local metadata_signature = arguments.signature("flow.checkpoint.metadata", { { "
 --- @error a missing file; a damaged head
 function checkpoint.metadata(...)
   local path = metadata_signature:parse(...).path
-  if is_file(path) then return metadata_in(core.safetensors_metadata(path)) end
-  local _, manifest = core.checkpoint_read(path, {})
+  if is_file(path) then return metadata_in(blaming("flow.checkpoint.metadata", core.safetensors_metadata, path)) end
+  local _, manifest = blaming("flow.checkpoint.metadata", core.checkpoint_read, path, {})
   return manifest and manifest.meta and manifest.meta.metadata
 end
 
@@ -167,10 +168,10 @@ end
 -- the script's metadata.
 local function read(path, wanted)
   if is_file(path) then
-    local values, texts = core.safetensors_read(path)
+    local values, texts = blaming("CheckPoint:load", core.safetensors_read, path)
     return values, tonumber(texts.seed), values, metadata_in(texts)
   end
-  local values, manifest = core.checkpoint_read(path, wanted)
+  local values, manifest = blaming("CheckPoint:load", core.checkpoint_read, path, wanted)
   if manifest then
     local meta = manifest.meta or {}
     return values, meta.seed, manifest.variables, meta.metadata
@@ -303,7 +304,7 @@ function CheckPoint:load_memory(...)
   local given = load_memory_signature:parse(arguments.of_bytes(...))
   local where = "CheckPoint:load_memory"
   local known = variable.known(where, given.slots)
-  local values, texts = core.safetensors_decode(given.bytes)
+  local values, texts = blaming(where, core.safetensors_decode, given.bytes)
   checkpoint.adopt(where, values, tonumber(texts.seed), values, known)
   return metadata_in(texts)
 end
@@ -392,11 +393,11 @@ function Manager:save(...)
     if not stem or number == "999" then stem, number = newest, 0 end
     name = ("%s_%03d"):format(stem, number + 1)
   end
-  core.make_directory(self.root_path)
+  blaming("SimpleCheckPointManager:save", core.make_directory, self.root_path)
   checkpoint.CheckPoint():save(self.root_path .. "/" .. name, { metadata = given.metadata })
   if self.keep then
     local names = self:list_checkpoints()
-    for i = 1, #names - self.keep do core.checkpoint_remove(self.root_path .. "/" .. names[i]) end
+    for i = 1, #names - self.keep do blaming("SimpleCheckPointManager:save", core.checkpoint_remove, self.root_path .. "/" .. names[i]) end
   end
   return name
 end

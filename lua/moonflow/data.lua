@@ -290,7 +290,7 @@ local function read_folder(folder)
   local arrays, files = {}, {}
   local packed = folder .. "/" .. NPZ
   if exists(packed) then
-    local found = core.npz_read(packed)
+    local found = errors.blaming(WHAT, core.npz_read, packed)
     for _, part in ipairs(PARTS) do
       local key = NPZ_KEYS[part]
       if not found[key] then fail("io", ("%s: %s has no array '%s'"):format(WHAT, packed, key)) end
@@ -303,7 +303,7 @@ local function read_folder(folder)
         fail("not_found", ("%s: '%s' has no %s-%s-ubyte[.gz], while other MNIST files are there")
           :format(WHAT, folder, STEMS[part], part:find("images") and "idx3" or "idx1"))
       end
-      arrays[part], files[part] = core.idx_read(path), path
+      arrays[part], files[part] = errors.blaming(WHAT, core.idx_read, path), path
     end
   end
   return arrays, files
@@ -442,7 +442,7 @@ function data.ofrecords(...)
   local i, part, offset = -1, 1, 0
   return iterator.new(nil, function()
     while paths[part] do
-      local record, next_offset = core.ofrecord_read(paths[part], offset)
+      local record, next_offset = errors.blaming("flow.data.ofrecords", core.ofrecord_read, paths[part], offset)
       if record then
         i, offset = i + 1, next_offset
         return i, record

@@ -2,6 +2,7 @@
 -- for a log, whose report draws them.
 
 local core = require "moonflow.core"
+local errors = require "moonflow.errors"
 local summary = require "moonflow.summary"
 
 local drawing = {}
@@ -299,7 +300,7 @@ end
 --- @param options table  path, backward, plan: as job:dot has them
 function drawing.dot(job, options)
   local text = options.plan and plan_dot(job) or traced_dot(job, options)
-  if options.path then core.text_write(options.path, text) end
+  if options.path then errors.blaming("job:dot", core.text_write, options.path, text) end
   return text
 end
 

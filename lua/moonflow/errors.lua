@@ -49,6 +49,19 @@ function errors.raise(code, message, site)
   error(errors.new(code, message, site or errors.site()), 0)
 end
 
+local function blamed(called, fine, ...)
+  if fine then return ... end
+  local problem = ...
+  if errors.is_error(problem) and (problem.op or "") == "" then problem.op = called end
+  error(problem, 0)
+end
+
+--- Gives what `work(...)` gives. An error of the engine that leaves it gets the name of what the user called, unless it
+--- has one.
+function errors.blaming(called, work, ...)
+  return blamed(called, pcall(work, ...))
+end
+
 -- What is asked of strings is asked of its text: scripts look into errors by err:find and err:match.
 function core.error_metatable.__index(_, key)
   local of_text = string[key]

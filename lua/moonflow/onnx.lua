@@ -247,7 +247,7 @@ function onnx.load(...)
   local given = load_signature:parse(...)
   check_options(given, load_signature)
   given.file = given.path:match("([^/\\]*)$")
-  return model_of(core.onnx_read(given.path), given, load_signature)
+  return model_of(errors.blaming("flow.onnx.load", core.onnx_read, given.path), given, load_signature)
 end
 
 local load_memory_signature = arguments.signature("flow.onnx.load_memory",
@@ -266,7 +266,7 @@ function onnx.load_memory(...)
   check_options(given, load_memory_signature)
   given.path = ("(%d bytes)"):format(#given.bytes)
   given.file = given.path
-  return model_of(core.onnx_decode(given.bytes), given, load_memory_signature)
+  return model_of(errors.blaming("flow.onnx.load_memory", core.onnx_decode, given.bytes), given, load_memory_signature)
 end
 
 -- ---- looking at it ------------------------------------------------------------------------------------------------

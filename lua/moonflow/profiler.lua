@@ -42,7 +42,7 @@ function profiler.stop(...)
   local ended = running
   running = nil
   handlers.call = ended.deliver
-  local count, left_out = ended.handle:profile_stop(ended.path)
+  local count, left_out = errors.blaming("flow.profiler.stop", ended.handle.profile_stop, ended.handle, ended.path)
   if ended.path and left_out > 0 then
     session.log(("moonflow: the profile '%s' has the first %d of %d events; the others were left out"):format(
       ended.path, count - left_out, count))

@@ -175,7 +175,7 @@ describe("npy", function()
   end)
 
   it("refuses what is no plain array, and says where", function()
-    fails({ "a.npy", "byte 0", "the file ends" }, reads, "")
+    fails({ "a.npy", "byte 0", "no npy file: it has 0 bytes" }, reads, "")
     fails("does not start with", reads, ("x"):rep(100))
     fails("version 9.0", reads, npy("", "", "\9\0"))
     fails("refused", reads, npy(header("|O", "False", "(1,)"), "\128\3N."))

@@ -174,7 +174,7 @@ describe("files", function()
   it("say which file is missing or is no array", function()
     raises("not_found", "nowhere.npy", function() np.load(folder .. "/nowhere.npy") end)
     process.write(folder .. "/empty.npy", "")
-    raises("io", "empty.npy', byte 0: the file ends", function() np.load(folder .. "/empty.npy") end)
+    raises("io", "empty.npy', byte 0: no npy file: it has 0 bytes", function() np.load(folder .. "/empty.npy") end)
     os.execute("mkfifo " .. folder .. "/pipe")
     for _, path in ipairs({ folder .. "/pipe", "/dev/zero", folder }) do  -- a pipe's open would wait for its other end
       raises("io", path .. "' is no regular file", function() np.load(path) end)
@@ -426,6 +426,35 @@ for name in ['fortran', 'swapped', 'small']:
       np.save_jpeg, path, np.ones { 2, 2, 4 })
     raises("shape_mismatch", "wanted sides from 1 to 65500", np.save_jpeg, path, np.zeros({ 65501, 1 }, "uint8"))
     raises("invalid_argument", "quality is from 1 to 100, got 0", np.save_jpeg, path, np.ones { 2, 2 }, 0)
+  end)
+
+  it("that are none say which function was to read or write them", function()
+    local junk, none = folder .. "/junk", folder .. "/none/x"
+    process.write(junk, "no file of any kind")
+    local function says(called, code, call, ...)
+      local fine, problem = pcall(call, ...)
+      assert.is_false(fine, called)
+      assert.equal(code, problem.code, called)
+      assert.truthy(tostring(problem):find("np_files_spec%.lua:%d+: " .. called .. ": "), tostring(problem))
+    end
+    for _, name in ipairs { "load", "load_png", "load_jpeg", "load_wav" } do
+      says("np." .. name, "io", np[name], junk)
+      says("np." .. name, "io", np[name], folder)
+      says("np." .. name, "not_found", np[name], none)
+      says("np." .. name, "invalid_argument", np[name], "")
+    end
+    for _, name in ipairs { "load_memory", "decode_png", "decode_jpeg", "decode_wav" } do
+      says("np." .. name, "io", np[name], "no file of any kind")
+    end
+    says("np.load_pictures", "not_found", np.load_pictures, { none }, 4)
+    says("np.decode_pictures", "io", np.decode_pictures, { "no picture" }, 4)
+    local a = np.zeros { 2, 2 }
+    for name, arguments in pairs { save = { a }, savez = { { x = a } }, save_png = { a }, save_jpeg = { a },
+                                   save_wav = { a, 8000 } } do
+      says("np." .. name, "not_found", np[name], none, unpack(arguments))
+    end
+    process.write(junk, "short")
+    raises("io", "junk', byte 0: no npy file: it has 5 bytes", np.load, junk)
   end)
 
   it("of objects are refused by name", function()

@@ -5,7 +5,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
-local as_array, fail = ndarray.as_array, errors.raise
+local as_array, blaming, fail = ndarray.as_array, errors.blaming, errors.raise
 
 local function path_of(path, called)
   if type(path) == "string" then return path end
@@ -37,7 +37,7 @@ return function(np)
   --- @return nil
   function np.save(path, a, ...)
     refuse_more("np.save", 2, "path, a", ...)
-    core.npy_write(with_ending(path, ".npy", "np.save"), as_array(a, "np.save"))
+    blaming("np.save", core.npy_write, with_ending(path, ".npy", "np.save"), as_array(a, "np.save"))
   end
 
   --- Writes named arrays, `np.savez("data", { x = a, y = b })`; a list gets NumPy's names arr_0, arr_1, ...
@@ -55,7 +55,7 @@ return function(np)
       if named[name] then fail("invalid_argument", "np.savez: two arrays are called '" .. tostring(name) .. "'") end
       named[name] = as_array(a, "np.savez")
     end
-    core.npz_write(path, named)
+    blaming("np.savez", core.npz_write, path, named)
   end
 
   --- Writes a picture as PNG; the name gets `.png` when it lacks it. (height, width) is grey, and so is one channel in
@@ -64,7 +64,7 @@ return function(np)
   --- @return nil
   function np.save_png(path, a, ...)
     refuse_more("np.save_png", 2, "path, a", ...)
-    core.png_write(with_ending(path, ".png", "np.save_png"), as_array(a, "np.save_png"))
+    blaming("np.save_png", core.png_write, with_ending(path, ".png", "np.save_png"), as_array(a, "np.save_png"))
   end
 
   local raw_parameter = { "raw", "boolean", false, text = "elements as the file has them: 16 bits, such as a depth in "
@@ -78,7 +78,7 @@ return function(np)
   function np.load_png(...)
     local given = load_png_signature:parse(...)
     load_png_signature:refuse_bytes(given.path, pictures, "a picture", "np.decode_png")
-    return core.png_read(given.path, given.raw)
+    return blaming("np.load_png", core.png_read, given.path, given.raw)
   end
 
   local decode_png_signature = picture_signature("np.decode_png", "bytes", raw_parameter)
@@ -86,7 +86,7 @@ return function(np)
   --- @error bytes that are none, or damaged
   function np.decode_png(...)
     local given = decode_png_signature:parse(arguments.of_bytes(...))
-    return core.png_decode(given.bytes, given.raw)
+    return blaming("np.decode_png", core.png_decode, given.bytes, given.raw)
   end
 
   local save_jpeg_signature = arguments.signature("np.save_jpeg", {
@@ -104,7 +104,7 @@ return function(np)
       save_jpeg_signature:fail((": quality is from 1 to 100, got %d"):format(given.quality))
     end
     if not path:lower():find("%.jpe?g$") then path = path .. ".jpg" end
-    core.jpeg_write(path, as_array(given.a, "np.save_jpeg"), given.quality)
+    blaming("np.save_jpeg", core.jpeg_write, path, as_array(given.a, "np.save_jpeg"), given.quality)
   end
 
   local load_jpeg_signature = picture_signature("np.load_jpeg", "path")
@@ -114,14 +114,17 @@ return function(np)
   function np.load_jpeg(...)
     local given = load_jpeg_signature:parse(...)
     load_jpeg_signature:refuse_bytes(given.path, pictures, "a picture", "np.decode_jpeg")
-    return core.jpeg_read(given.path)
+    return blaming("np.load_jpeg", core.jpeg_read, given.path)
   end
 
   local decode_jpeg_signature = picture_signature("np.decode_jpeg", "bytes")
   --- The same of a string with the bytes of a JPEG file, such as `record.encoded` of flow.data.ofrecords, a frame of a
   --- camera or what came from a socket.
   --- @error bytes that are none, or damaged; the colours of a press, CMYK
-  function np.decode_jpeg(...) return core.jpeg_decode(decode_jpeg_signature:parse(arguments.of_bytes(...)).bytes) end
+  function np.decode_jpeg(...)
+    local given = decode_jpeg_signature:parse(arguments.of_bytes(...))
+    return blaming("np.decode_jpeg", core.jpeg_decode, given.bytes)
+  end
 
   local load_signature = arguments.signature("np.load", {
     { "path", "string" },
@@ -160,12 +163,12 @@ return function(np)
   function np.load(...)
     local given = load_signature:parse(...)
     load_signature:refuse_bytes(given.path, { "^\147NUMPY", "^PK\3\4" }, "a file", "np.load_memory")
-    local beginning = core.first_bytes(given.path, 12)
+    local beginning = blaming("np.load", core.first_bytes, given.path, 12)
     refuse_others(given.path, beginning)
     local is_npz = beginning:sub(1, 2) == "PK"
     local names = names_of(given, load_signature, is_npz, "'" .. given.path .. "' is none")
-    if is_npz then return core.npz_read(given.path, nil, names) end
-    return core.npy_read(given.path)
+    if is_npz then return blaming("np.load", core.npz_read, given.path, nil, names) end
+    return blaming("np.load", core.npy_read, given.path)
   end
 
   local load_memory_signature = arguments.signature("np.load_memory", {
@@ -180,7 +183,7 @@ return function(np)
     local given = load_memory_signature:parse(arguments.of_bytes(...))
     local is_npz = given.bytes:sub(1, 2) == "PK"
     local names = names_of(given, load_memory_signature, is_npz, "these bytes are none")
-    if is_npz then return core.npz_decode(given.bytes, names) end
-    return core.npy_decode(given.bytes)
+    if is_npz then return blaming("np.load_memory", core.npz_decode, given.bytes, names) end
+    return blaming("np.load_memory", core.npy_decode, given.bytes)
   end
 end

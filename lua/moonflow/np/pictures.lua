@@ -3,6 +3,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
+local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local resizing = require "moonflow.formulas.resizing"
 
@@ -102,8 +103,8 @@ local function batch_of(np, sources, are_files, given, signature)
     signature:fail((": channels is 1 or 3, got %d"):format(given.channels))
   end
   local threads = require("moonflow.session").settings.threads or 0
-  return core.pictures_read(sources, are_files, size[1], size[2], given.channels, threads,
-    cuts_of(np, given, #sources, size, signature))
+  return errors.blaming(signature.where, core.pictures_read, sources, are_files, size[1], size[2], given.channels,
+    threads, cuts_of(np, given, #sources, size, signature))
 end
 
 --- Adds np.resize_picture, np.load_pictures and np.decode_pictures.

@@ -2,6 +2,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
 local raw_parameter = { "raw", "boolean", false, text = "samples as the file has them: uint8 of 8 bits, where 128 is "
@@ -19,7 +20,7 @@ return function(np)
   function np.load_wav(...)
     local given = load_signature:parse(...)
     load_signature:refuse_bytes(given.path, { "^RIFF" }, "a sound", "np.decode_wav")
-    return core.wav_read(given.path, given.raw)
+    return errors.blaming("np.load_wav", core.wav_read, given.path, given.raw)
   end
 
   local decode_signature = arguments.signature("np.decode_wav", { { "bytes", "string" }, raw_parameter })
@@ -29,7 +30,7 @@ return function(np)
   --- @error bytes that are none, or damaged, or compressed
   function np.decode_wav(...)
     local given = decode_signature:parse(arguments.of_bytes(...))
-    return core.wav_decode(given.bytes, given.raw)
+    return errors.blaming("np.decode_wav", core.wav_decode, given.bytes, given.raw)
   end
 
   local save_signature = arguments.signature("np.save_wav", {
@@ -46,6 +47,7 @@ return function(np)
     local given = save_signature:parse(...)
     local a, path = ndarray.as_array(given.a, "np.save_wav"), given.path
     if not path:lower():find("%.wav$") then path = path .. ".wav" end
-    core.wav_write(path, a, given.rate, given.encoding or a.dtype == "uint8" and "uint8" or "int16")
+    local encoding = given.encoding or a.dtype == "uint8" and "uint8" or "int16"
+    errors.blaming("np.save_wav", core.wav_write, path, a, given.rate, encoding)
   end
 end

@@ -184,7 +184,7 @@ return function(job, ...)
   check(job, given)
   if not job.plan.ready then job.plan:prepare() end
   local graph = given.any_batch and written_for_any_batch(job, given) or written(job, job.plan, given)
-  core.onnx_write(given.path, {
+  errors.blaming("job:export_onnx", core.onnx_write, given.path, {
     opset = kOpset, producer = "moonflow", name = job.name, inputs = graph.inputs, outputs = graph.outputs,
     initializers = graph.writer.initializers, nodes = graph.writer.nodes,
   })
