@@ -67,6 +67,17 @@ describe("segments", function()
     assert.near(1 / 70000, weights[5], 1e-7)
   end)
 
+  it("count beyond what float32 can", function()
+    if os.getenv("MOONFLOW_TEST_PLACEMENT") then return pending("too many for a simulated card") end
+    local members, ones = 2 ^ 24 + 2 ^ 20, 2 ^ 10
+    local some = np.zeros({ members })
+    some:set(":" .. ones, 1)
+    local mean = run(function(a) return flow.math.unsorted_segment_mean(a, flow.zeros(a.shape:table(), "int8"), 1) end,
+      some)
+    assert.equal("float32", mean.dtype)
+    assert.near(ones / members, mean[0], 1e-11)
+  end)
+
   it("count the ones of comparisons beyond 127", function()
     local sums = run(function(a, b) return flow.math.unsorted_segment_sum(a:gt(0), b, 1) end, np.ones({ 300 }),
       np.zeros({ 300 }, "int32"))

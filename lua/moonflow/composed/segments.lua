@@ -12,7 +12,14 @@ local function axis_of(given) return given.axis < 0 and given.axis + #given.data
 
 local sum_of, max_of = flow.math.unsorted_segment_sum, flow.math.unsorted_segment_max
 
-local function quotient(given, a, b) return ops.apply_narrowed("divide", { a, b }, given.data.dtype, given.name) end
+local function quotient(given, a, b)
+  local dtype = given.data.dtype
+  if a.dtype == dtype then return ops.apply("divide", { a, b }, nil, given.name) end
+  return ops.apply("cast", { ops.apply("divide", { a, b }) }, { dtype = dtype }, given.name)
+end
+
+-- float32 cannot count beyond this, and a sum of so many is no better.
+local kFloatCounts = 2 ^ 24
 
 ops.define("math.unsorted_segment_mean", parameters, [[
 Means of the slices of data that belong to one segment.
@@ -23,6 +30,7 @@ dtypes: data of a floating dtype -> the same; segment_ids of an integer dtype
 errors: those of flow.math.unsorted_segment_sum]],
   function(given)
     local data, ids, count = ops.widened(given.data), given.segment_ids, given.num_segments
+    if ids.shape:count() > kFloatCounts and data.dtype == "float32" then data = flow.cast(data, "float64") end
     local sums = sum_of(data, ids, count, given.axis)
     local axis = axis_of(given)
     local beside = { count }  -- as the sums have the segments, and 1 for each axis behind
