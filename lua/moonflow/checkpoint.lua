@@ -397,7 +397,9 @@ function Manager:save(...)
   checkpoint.CheckPoint():save(self.root_path .. "/" .. name, { metadata = given.metadata })
   if self.keep then
     local names = self:list_checkpoints()
-    for i = 1, #names - self.keep do blaming("SimpleCheckPointManager:save", core.checkpoint_remove, self.root_path .. "/" .. names[i]) end
+    for i = 1, #names - self.keep do
+      blaming("SimpleCheckPointManager:save", core.checkpoint_remove, self.root_path .. "/" .. names[i])
+    end
   end
   return name
 end

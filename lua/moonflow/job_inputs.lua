@@ -9,7 +9,7 @@ local job_inputs = {}
 
 local function body_site(body)
   local info = debug.getinfo(body, "S")
-  return errors.place(info.source, info.linedefined)
+  return info.what ~= "C" and errors.place(info.source, info.linedefined) or nil  -- nil: where the script is
 end
 
 -- The names of a function's parameters; nil where the bytecode is stripped of them. And their number.

@@ -61,7 +61,8 @@ end
 function ndarray.as_array(x, what, dtype)
   if is_array(x) then return x end
   local kind = arguments.kind(x)
-  if kind == "number" or kind == "table" and not arguments.folder(x) then return made_for(x, dtype) end
+  if kind == "number" then return made_for(x, dtype) end
+  if kind == "table" and not arguments.folder(x) then return errors.blaming(what, made_for, x, dtype) end
   local got = arguments.describe(x)
   return fail("invalid_argument", what .. " wants an ndarray, a table or a number, got " .. got
     .. (kind == "blob" and "; values of a job are computed by functions of flow, such as flow.math.exp"
@@ -376,7 +377,7 @@ end
 --- Indices (ndarray, table or number) into an axis of this size, as the array that ops take: from 0, integers.
 function ndarray.places(indices, size, called)
   if type(indices) == "number" or type(indices) == "table" then
-    indices = core.array(indices, "int64", type(indices) == "number" and {} or nil)
+    indices = errors.blaming(called, core.array, indices, "int64", type(indices) == "number" and {} or nil)
   end
   indices = as_array(indices, called)
   if dtypes.floating[indices.dtype] then

@@ -184,6 +184,9 @@ return function(ndarray)
 
   --- The axis counted from the front.
   function ndarray.axis_of(a, axis, called)
+    if type(axis) ~= "number" or axis % 1 ~= 0 then
+      fail("invalid_argument", called .. ": an axis is a whole number, got " .. arguments.describe(axis))
+    end
     local counted = axis < 0 and axis + a.rank or axis
     if counted < 0 or counted >= a.rank then
       fail("out_of_range", ("%s: axis %d of an array of rank %d"):format(called, axis, a.rank))
@@ -196,9 +199,6 @@ return function(ndarray)
   function ndarray.with_one_axis(a, axes, called)
     local is_taken, perm, sizes, ones = {}, {}, {}, a.shape:table()
     for i, axis in ipairs(axes) do
-      if axis % 1 ~= 0 then
-        fail("invalid_argument", called .. ": an axis is a whole number, got " .. arguments.describe(axis))
-      end
       axis = ndarray.axis_of(a, axis, called)
       if is_taken[axis] then fail("invalid_argument", ("%s: axis %d is named twice"):format(called, axis)) end
       is_taken[axis], ones[axis + 1], axes[i] = true, 1, axis

@@ -30,7 +30,7 @@ function np.array(source, ...)
     local stacked = np.stack(source)
     return dtype and cast(stacked, dtype) or stacked
   end
-  return core.array(source, dtype)
+  return errors.blaming("np.array", core.array, source, dtype)
 end
 
 local asarray_signature = signature("np.asarray", { { "source", "any" }, { "dtype", "dtype?" } })
@@ -334,14 +334,18 @@ end
 
 --- Element by element, with broadcasting, as the operator or method of arrays of this meaning; of two numbers a number.
 local function pairwise(name, compute)
-  local two = signature("np." .. name, { { "a", "any" }, { "b", "any" } })
+  local called = "np." .. name
+  local two = signature(called, { { "a", "any" }, { "b", "any" } })
   np[name] = function(a, b, ...)
     if ... ~= nil then two:too_many(2 + select("#", ...)) end
     if type(a) == "number" and type(b) == "number" then
       return compute(core.array(a, "float64", {}), core.array(b, "float64", {})):item()
     end
     -- One of the two becomes an array, so that dtypes meet as they do in the operators.
-    if not is_array(a) and not is_array(b) then a = as_array(a, "np." .. name) end
+    if not is_array(a) and (type(a) ~= "number" or not is_array(b)) then
+      a = as_array(a, called, is_array(b) and b.dtype)
+    end
+    if type(b) ~= "number" then b = as_array(b, called, is_array(a) and a.dtype) end
     return compute(a, b)
   end
 end
@@ -417,8 +421,9 @@ function np.clip(...)
   if is_array(a) and dtypes.floating[a.dtype] and type(low) == "number" and type(high) == "number" and low <= high then
     return (evaluate("clip_by_value", { a }, { min = low, max = high }, "np.clip"))
   end
-  if low ~= nil then a = np.maximum(a, low) end
-  return high ~= nil and np.minimum(a, high) or a
+  local function limit(x) return type(x) == "number" and x or as_array(x, "np.clip", is_array(a) and a.dtype) end
+  if low ~= nil then a = np.maximum(a, limit(low)) end
+  return high ~= nil and np.minimum(a, limit(high)) or a
 end
 
 local equal_signature = signature("np.array_equal", { { "a", "any" }, { "b", "any" } })

@@ -48,6 +48,18 @@ describe("arguments that a function does not take", function()
     golden("np.load: the path is the bytes of a file, which np.load_memory(bytes) takes", [[>>np.load("\147NUMPY\1")]])
   end)
 
+  it("name the function of np where a value is no array", function()
+    golden("np.exp: entry 1 of a list on axis 0: expected a number, got the string 'a'", [[>>np.exp { "a" }]])
+    golden("np.array: expected a number, got a function", [[>>np.array(print)]])
+    golden("np.add: a list on axis 0 has the key 'no' among its entries", [[>>np.add(np.ones { 2 }, { no = 1 })]])
+    golden("np.eq wants an ndarray, a table or a number, got nil", [[>>np.eq(np.ones { 2 })]])
+    golden("np.power wants an ndarray, a table or a number, got nil", [[>>np.power(2)]])
+    golden("np.clip wants an ndarray, a table or a number, got 'what'", [[>>np.clip(np.ones { 2 }, "what")]])
+    golden("np.roll: an axis is a whole number, got nan", [[>>np.roll(np.ones { 2 }, 1, 0 / 0)]])
+    golden("a:take: the number 0.5 is no int64 (-9223372036854775808 to 9223372036854775807, without a fraction)",
+      [[>>np.take(np.ones { 2 }, 0.5)]])
+  end)
+
   it("of minimize have a place of their own", function()
     golden("flow.optimizer.SGD:minimize takes at most 1 argument (loss), got 2; several losses go to it as a list, and "
       .. "what is to be trained to the optimizer's 'variables'", [[
@@ -230,6 +242,7 @@ local spec = { inputs = {
   labels = tp.Numpy.Placeholder({ 2 }),
 } }
 >>flow.global_function(spec, function(x) return x end)]])
+    golden("a job function takes no variable arguments (...)", [[>>flow.global_function(print)]])
     golden("a job function takes no variable arguments (...)", [[
 >>flow.global_function({}, function(...) return ... end)]])
     golden("parameter 1 of the job function is 'x', but inputs[1] is 'y'", [[

@@ -1,6 +1,7 @@
 --- Collectives: what the processes that compute together do with each other's values, in jobs and with arrays. How they
 -- come together is in moonflow.distributed.
 
+local blob = require "moonflow.blob"
 local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
 local session = require "moonflow.session"
@@ -19,8 +20,9 @@ local function define(word, op, parameters, doc)
     session.sync()
     return (ndarray.evaluate(op, { x }, attrs_of(given), signature.where))
   end
-  ops.define(path, parameters, doc, function(given)
-    return ops.apply(op, { given.x }, attrs_of(given), given.name)
+  ops.define(path, parameters, doc, function(given, t)
+    local x = blob.is(given.x) and given.x or ops.constant(t, ndarray.as_array(given.x, "flow." .. path))
+    return ops.apply(op, { x }, attrs_of(given), given.name)
   end, function() return not trace.current() and with_arrays end)
 end
 
