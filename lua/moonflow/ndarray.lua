@@ -128,22 +128,23 @@ local function operands(a, b, what)
 end
 ndarray.operands = operands
 
-function ndarray.binary(op, a, b)
-  a, b = operands(a, b, op)
-  return (evaluate(op, { a, b }))
+-- `called` is what the user has called, where that is no operator.
+function ndarray.binary(op, a, b, called)
+  a, b = operands(a, b, called or op)
+  return (evaluate(op, { a, b }, nil, called))
 end
 local binary = ndarray.binary
 
-function ndarray.divide(a, b)
+function ndarray.divide(a, b, called)
   local dtype
-  a, b, dtype = operands(a, b, "divide")
+  a, b, dtype = operands(a, b, called or "divide")
   if not dtypes.floating[dtype] then a, b = floating(a), floating(b) end
-  return (evaluate("divide", { a, b }))
+  return (evaluate("divide", { a, b }, nil, called))
 end
 
 -- Integers raised to a whole number stay integers; everything else is a power of floats. A square is a product, which
 -- is exact and takes a twentieth of the time.
-function ndarray.pow(a, b)
+function ndarray.pow(a, b, called)
   if b == 2 and is_array(a) then return binary("multiply", a, a) end
   if is_array(a) and not dtypes.floating[a.dtype] and type(b) == "number" and b % 1 == 0 and b >= 0 then
     local result, square = nil, a
@@ -155,8 +156,8 @@ function ndarray.pow(a, b)
     if not result then return (evaluate("ones_like", { a })) end
     return rawequal(result, a) and a:copy() or result
   end
-  a, b = operands(a, b, "pow")
-  return (evaluate("pow", { floating(a), floating(b) }))
+  a, b = operands(a, b, called or "pow")
+  return (evaluate("pow", { floating(a), floating(b) }, nil, called))
 end
 
 -- An operator whose right side is a value of another kind (a Blob of a job) belongs to that kind.
@@ -407,7 +408,7 @@ function methods.take(a, indices, axis)
   if type(axis) ~= "number" then
     fail("invalid_argument", "a:take wants the number of an axis, got " .. arguments.describe(axis))
   end
-  if axis < 0 then axis = axis + a.rank end
+  axis = ndarray.axis_of(a, axis, "a:take")
   indices = ndarray.places(indices, a.shape[axis], "a:take")
   return (evaluate("gather", { a, indices }, { axis = axis }, "a:take"))
 end

@@ -346,17 +346,17 @@ local function pairwise(name, compute)
       a = as_array(a, called, is_array(b) and b.dtype)
     end
     if type(b) ~= "number" then b = as_array(b, called, is_array(a) and a.dtype) end
-    return compute(a, b)
+    return compute(a, b, called)
   end
 end
 
 for name, op in pairs({
   add = "add", subtract = "subtract", multiply = "multiply", mod = "mod", maximum = "maximum", minimum = "minimum",
 }) do
-  pairwise(name, function(a, b) return ndarray.binary(op, a, b) end)
+  pairwise(name, function(a, b, called) return ndarray.binary(op, a, b, called) end)
 end
 pairwise("divide", ndarray.divide)
-pairwise("floor_divide", function(a, b) return ndarray.binary("floordiv", a, b) end)
+pairwise("floor_divide", function(a, b, called) return ndarray.binary("floordiv", a, b, called) end)
 pairwise("power", ndarray.pow)
 pairwise("arctan2", function(a, b)
   a, b = ndarray.operands(a, b, "np.arctan2")
@@ -390,7 +390,7 @@ for name, long in pairs({
 end
 -- Whatever is not 0 is true.
 for _, name in ipairs({ "logical_and", "logical_or" }) do
-  pairwise(name, function(a, b) return ndarray.binary(name, a, b) end)
+  pairwise(name, function(a, b, called) return ndarray.binary(name, a, b, called) end)
 end
 pairwise("logical_xor", function(a, b)
   a, b = ndarray.operands(a, b, "np.logical_xor")

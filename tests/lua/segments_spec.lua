@@ -85,7 +85,9 @@ describe("segments", function()
     assert.equal(300, sums[0])
   end)
 
-  it("name an index that is outside", function()
+  it("name an index that is outside, and what is no list of indices", function()
+    checks.raises("dtype_mismatch", "flow.math.unsorted_segment_mean: unsorted_segment_sum 'UnsortedSegmentSum_0': "
+      .. "segment_ids must be integers", run, function(a) return flow.math.unsorted_segment_mean(a, 0, 2) end, x)
     local wrong = np.array({ 1, 0, 2, 0, 1 }, "int64")
     local fine, problem = pcall(run, function(a, b) return flow.math.unsorted_segment_softmax(a, b, 2) end, x, wrong)
     assert.is_false(fine)

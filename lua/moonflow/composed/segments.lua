@@ -30,7 +30,8 @@ dtypes: data of a floating dtype -> the same; segment_ids of an integer dtype
 errors: those of flow.math.unsorted_segment_sum]],
   function(given)
     local data, ids, count = ops.widened(given.data), given.segment_ids, given.num_segments
-    if ids.shape:count() > kFloatCounts and data.dtype == "float32" then data = flow.cast(data, "float64") end
+    local is_many = type(ids) ~= "number" and ids.shape:count() > kFloatCounts
+    if is_many and data.dtype == "float32" then data = flow.cast(data, "float64") end
     local sums = sum_of(data, ids, count, given.axis)
     local axis = axis_of(given)
     local beside = { count }  -- as the sums have the segments, and 1 for each axis behind
