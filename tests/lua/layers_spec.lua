@@ -622,6 +622,13 @@ describe("initialisers", function()
       flow.identity_initializer, { gain = 1, seed = 3 })
   end)
 
+  it("take the length of a vector for both of its fans", function()
+    for _, mode in ipairs { "fan_in", "fan_out", "fan_avg" } do
+      local bias = first(flow.variance_scaling_initializer(1, mode, "random_normal"), { 10000 })
+      assert.near(0.01, bias:std(), 0.0005)
+    end
+  end)
+
   it("count the fans of convolutions", function()
     local nchw = first(flow.variance_scaling_initializer(1, "fan_out", "random_normal"), { 64, 32, 3, 3 })
     assert.truthy(math.abs(nchw:std() - math.sqrt(1 / (64 * 9))) < 0.001)
