@@ -446,16 +446,26 @@ struct HardswishGrad : Cheap {
     return x <= -3 ? T(0) : x >= 3 ? dy : dy * (2 * x + 3) / 6;
   }
 };
+// Where the rest of a product is 0 in any dtype, beyond 1000, infinity has the limit, in place of the product of it and
+// 0.
+template <class T>
+MOONFLOW_BOTH T bounded(T x) {
+  return x < T(-1000) ? T(-1000) : x > T(1000) ? T(1000) : x;
+}
 struct Swish : Vectorised {
   explicit Swish(const Attrs& attrs) : beta(attrs.number("beta")) {}
-  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x * Sigmoid{}(static_cast<T>(beta) * x); }
+  template <class T>
+  MOONFLOW_BOTH T operator()(T x) const {
+    const T s = Sigmoid{}(static_cast<T>(beta) * x);
+    return (s == 0 ? bounded(x) : x) * s;
+  }
   double beta;
 };
 struct SwishGrad : Vectorised {
   explicit SwishGrad(const Attrs& attrs) : beta(attrs.number("beta")) {}
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
-    const T s = Sigmoid{}(static_cast<T>(beta) * x);
-    return dy * (s + static_cast<T>(beta) * x * s * (1 - s));
+    const T bx = static_cast<T>(beta) * x, s = Sigmoid{}(bx);
+    return dy * (s + bounded(bx) * s * (1 - s));
   }
   double beta;
 };
@@ -465,12 +475,15 @@ struct Mish : Vectorised {
     const T w = elementary::exp(x > 20 ? T(20) : x), n = w * (w + 2);
     return n / (n + 2);
   }
-  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x * share(x); }
+  template <class T>
+  MOONFLOW_BOTH T operator()(T x) const {
+    return (x < T(-1000) ? T(-1000) : x) * share(x);
+  }
 };
 struct MishGrad : Vectorised {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
     const T t = Mish::share(x);
-    return dy * (t + x * Sigmoid{}(x) * (1 - t * t));
+    return dy * (t + bounded(x) * Sigmoid{}(x) * (1 - t * t));
   }
 };
 // At minus infinity the limit, 0, in place of the product of infinity and 0.

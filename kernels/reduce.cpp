@@ -138,8 +138,8 @@ ValueId std_grad(GradCall& call) {
 ValueId logsumexp_grad(GradCall& call) {
   const ValueId out = call.outputs[0];
   const DType dtype = call.type(out).dtype;
-  const ValueId is_some = call.op("greater", {out, number(call, -std::numeric_limits<double>::infinity(), dtype)});
-  const ValueId shift = beside_x(call, call.op("where", {is_some, out, number(call, 0, dtype)}));
+  const ValueId is_none = call.op("equal", {out, number(call, -std::numeric_limits<double>::infinity(), dtype)});
+  const ValueId shift = beside_x(call, call.op("where", {is_none, number(call, 0, dtype), out}));
   const ValueId shares = call.op("exp", {call.op("subtract", {call.inputs[0], shift})});
   return call.op("multiply", {beside_x(call, call.grads[0]), shares});
 }

@@ -108,6 +108,36 @@ describe("flow.gradients", function()
     near(got[3], share, 1e-15)
   end)
 
+  it("of a sum of exponentials is no number where one of them is none", function()
+    local got = run(np.array({ { 0 / 0, 1, 2 }, { 0, 0, 0 } }, flow.double), function(b)
+      return { flow.gradients(flow.math.reduce_logsumexp(b, 1), b) }
+    end)
+    for i = 0, 2 do
+      assert.is_true(got[1]:at(0, i) ~= got[1]:at(0, i))
+      assert.near(1 / 3, got[1]:at(1, i), 1e-15)
+    end
+  end)
+
+  it("of activations have their limits far out, as the activations have", function()
+    for dtype, most in pairs { float32 = 3e38, float64 = 1e308 } do
+      for name, call in pairs {
+        ["swish of a beta"] = function(b) return flow.nn.swish(b, 3) end,
+        swish = flow.nn.swish, mish = flow.nn.mish, gelu = flow.nn.gelu,
+      } do
+        local far = np.array({ most, -most, 1 / 0, -1 / 0, 0 / 0 }, dtype)
+        local got = run(far, function(b)
+          local y = call(b)
+          return { y, flow.gradients(y, b) }
+        end)
+        for i, slope in ipairs { 1, 0, 1, 0 } do
+          assert.equal(slope == 1 and far[i - 1] or 0, got[1][i - 1], name)
+          assert.equal(slope, got[2][i - 1], name)
+        end
+        assert.is_true(got[1][4] ~= got[1][4] and got[2][4] ~= got[2][4], name)
+      end
+    end
+  end)
+
   it("gives them in the form of the values, lists in lists", function()
     local got = run(x, function(b)
       local square, cube = b ^ 2, b * b * b
