@@ -23,6 +23,8 @@ struct State {
   volatile sig_atomic_t asked = 0;       // how often, since it was last answered
   volatile sig_atomic_t terminated = 0;  // by SIGTERM
   bool raised = false;
+  lua_Hook earlier = nullptr;  // of the script, put back when the Ctrl-C is answered
+  int earlier_mask = 0, earlier_count = 0;
   lua::Given engine;  // the flag that stops all sessions of the state
 };
 State state;
@@ -60,6 +62,10 @@ bool is_own(lua_State* L, const char* source) {
 // Scripts may catch every error, so it is raised again until the Ctrl-C is answered, though only in their own code: the
 // library and the prompt must be able to pass it on.
 void raise_interrupted(lua_State* L, lua_Debug* event) {
+  if (!state.asked) {  // put back by who had found it here
+    lua_sethook(L, nullptr, 0, 0);
+    return;
+  }
   if (state.raised) {
     if (event->event != LUA_HOOKCOUNT) return;
     lua_getinfo(L, "Sl", event);
@@ -101,6 +107,11 @@ void on_signal(int number) {
   state.asked = state.asked + 1;
   state.raised = false;
   state.engine.interrupted->store(true, std::memory_order_release);
+  if (const lua_Hook hook = lua_gethook(state.lua); hook != raise_interrupted) {
+    state.earlier = hook;
+    state.earlier_mask = lua_gethookmask(state.lua);
+    state.earlier_count = lua_gethookcount(state.lua);
+  }
   lua_sethook(state.lua, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
   if (state.ends_process) end_soon();
 }
@@ -145,7 +156,8 @@ bool take() {
   const itimerval no_limit = {};
   setitimer(ITIMER_REAL, &no_limit, nullptr);
   state.engine.interrupted->store(false, std::memory_order_release);
-  lua_sethook(state.lua, nullptr, 0, 0);
+  if (lua_gethook(state.lua) == raise_interrupted)  // and not one that the script has set meanwhile
+    lua_sethook(state.lua, state.earlier, state.earlier_mask, state.earlier_count);
   return true;
 }
 

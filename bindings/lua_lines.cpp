@@ -44,6 +44,10 @@ void keep(lua_State* L, Kept slot) {
 
 void on_event(lua_State* L, lua_Debug* event) {
   Lines& lines = *lines_of(L);
+  if (!lines.following) {  // a Ctrl-C in a body has kept it from being taken off, and has put it back
+    lua_sethook(L, lines.earlier, lines.earlier_mask, lines.earlier_count);
+    return lua_pop(L, 1);
+  }
   if (event->event == LUA_HOOKLINE) {
     lua_getinfo(L, "f", event);
     const void* const function = lua_topointer(L, -1);

@@ -562,6 +562,18 @@ describe("the prompt in a terminal", function()
       t:close()
     end)
 
+    it("puts the script's own hook back", function()
+      local t = prompt()
+      t:enter("hits = 0"):enter("debug.sethook(function() hits = hits + 1 end, '', 1000)")
+      for i, loop in ipairs { "while true do end", "flow.global_function {} (function() while true do end end)" } do
+        t:enter(("io.write('begun %d\\n') %s"):format(i, loop)):wait_for("begun " .. i .. "\n")
+        t:press("C-c"):wait_for("interrupted\n>")
+        t:enter("before = hits for i = 1, 1e5 do end"):enter(("print(%d, hits > before)"):format(i))
+        t:wait_for(i .. "       true\n>")
+      end
+      t:close()
+    end)
+
     it("stops loops, plain, of jobs and of waiting, and goes on with everything as it was", function()
       write("jobs.lua", jobs)
       local t = prompt({ "-i", "jobs.lua" }, { rows = 100 })
