@@ -81,6 +81,20 @@ bool push_line(lua_State* L, int table) {
   return lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1);
 }
 
+// Pushes the traceback of the body of a job that has failed with the value at place 1, which the definition could only
+// raise again, or nil.
+void push_body_traceback(lua_State* L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  lua_pushliteral(L, "moonflow.errors");
+  lua_rawget(L, -2);
+  if (lua_istable(L, -1)) {
+    lua_getfield(L, -1, "take_definition");
+    lua_pushvalue(L, 1);
+    if (lua_pcall(L, 1, 2, 0) == 0) return;
+  }
+  lua_pushnil(L);
+}
+
 }  // namespace
 
 int describe_error(lua_State* L) {
@@ -90,11 +104,11 @@ int describe_error(lua_State* L) {
     lua_getfield(L, 1, "also");
     if (lua_istable(L, -1)) others = lua_objlen(L, -1);
     lua_getfield(L, 1, "traceback");
-    lua_replace(L, 2);
-    lua_settop(L, 2);
   } else {
-    lua_pushnil(L);
+    push_body_traceback(L);
   }
+  lua_replace(L, 2);
+  lua_settop(L, 2);
   if (luaL_getmetafield(L, 1, "__tostring")) {
     lua_pushvalue(L, 1);
     if (lua_pcall(L, 1, 1, 0) != 0 || !lua_isstring(L, -1)) lua_pushliteral(L, "(an error whose __tostring fails)");

@@ -159,6 +159,20 @@ describe("the launcher", function()
     }, lines(run.err))
   end)
 
+  it("shows the way through the body of a job to an error of a script's own", function()
+    for raised, shown in pairs { ["'no luck'"] = "body.lua:2: no luck", ["{ 'no luck' }"] = '{ "no luck" }' } do
+      script("body.lua", "local flow = require 'moonflow'\nlocal function layer() error(" .. raised .. ") end\n"
+        .. "flow.global_function {} (function()\n  local y = layer()\n  return y\nend)\n")
+      local run = process.moonflow({ "body.lua" }, { folder = folder })
+      assert.equal(1, run.code)
+      local seen = lines((run.err:gsub("%d+ frames", "some frames")))
+      assert.same({
+        shown, "stack traceback:", "\t[C]: in function 'error'", "\tbody.lua:2: in function 'layer'",
+        "\tbody.lua:4: in function 'body'", "\t(some frames inside moonflow)", "\tbody.lua:3: in main chunk",
+      }, seen)
+    end
+  end)
+
   it("says how an array is compared with a number, of which Lua asks no array", function()
     for _, comparison in ipairs { "x > 0", "x <= 0" } do
       local run = process.moonflow({ "-e", "local x = require('moonflow').np.zeros { 2 } print(" .. comparison .. ")" })
