@@ -547,12 +547,12 @@ describe("a learning rate", function()
 
   it("may be a variable, which the script sets between steps", function()
     local job = define(function()
-      return flow.get_variable("rate", {
+      return flow.get_variable("speed", {
         shape = {}, trainable = false, initializer = flow.constant_initializer(0.5) })
     end)
     local one, none = np.ones({ 1 }), np.zeros({ 1 }, flow.double)
     job(one, none)
-    flow.load_variables({ rate = np.array(0.125) })
+    flow.load_variables({ speed = np.array(0.125) })
     job(one, none)
     assert.equal(-0.625, session.handle():read("w")[0])
   end)

@@ -42,7 +42,7 @@ describe("behind a convolution", function()
     return flow.nn.conv2d(x, filter, { strides = 1, padding = "VALID" })
   end
 
-  local function bias() return flow.get_variable("b", { shape = { 3 }, initializer = flow.zeros_initializer() }) end
+  local function bias() return flow.get_variable("bias", { shape = { 3 }, initializer = flow.zeros_initializer() }) end
 
   it("a bias of another axis, of as many elements, is none of the channels", function()
     local y = run({ images }, function(a)
@@ -60,7 +60,7 @@ describe("behind a convolution", function()
       flow.optimizer.SGD(rate, { momentum = 0 }):minimize(loss)
       return loss
     end, { type = "train" })
-    same({ -108, -117, -126 }, flow.get_all_variables().b)
+    same({ -108, -117, -126 }, flow.get_all_variables().bias)
   end)
 
   it("a normalisation along another axis is not that of the filters", function()
@@ -82,7 +82,7 @@ describe("a relu", function()
     local shape = { 2, 32, 24, 24 }
     local y = run({ np.ones(shape), np.full(shape, -1) }, function(a, b)
       local filter = flow.get_variable("f", { shape = { 32, 32, 3, 3 }, initializer = flow.constant_initializer(-1) })
-      local bias = flow.get_variable("b", { shape = { 32 }, initializer = flow.zeros_initializer() })
+      local bias = flow.get_variable("bias", { shape = { 32 }, initializer = flow.zeros_initializer() })
       return flow.nn.relu(flow.nn.bias_add(flow.nn.conv2d(a, filter, { strides = 1, padding = "SAME" }), bias)) + b
     end)
     assert.equal(-1, y:min())
