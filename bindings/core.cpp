@@ -156,6 +156,7 @@ extern "C" __attribute__((visibility("default"))) int luaopen_moonflow_core(lua_
   add_prepared(L, state);
   add_chunks(L, state);
   add_files(L, state);
+  add_pictures(L, state);
   add_onnx(L, state);
   add_system(L, state);
   add_socket(L, state);

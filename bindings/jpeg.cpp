@@ -50,6 +50,17 @@ struct Bytes {
   Bytes(const Bytes&) = delete;
 };
 
+// The four inks of a press as red, green and blue. Such files say of each ink how much light it leaves, as Adobe's
+// programs write them, which all who read them take for granted.
+Tensor colours_of_inks(const Tensor& inks, const std::shared_ptr<HostMemory>& memory) {
+  Tensor colours = Tensor::allocate({DType::UInt8, {inks.shape()[0], inks.shape()[1], 3}}, memory);
+  const uint8_t* ink = inks.data<uint8_t>();
+  uint8_t* colour = colours.data<uint8_t>();
+  for (int64_t left = inks.shape()[0] * inks.shape()[1]; left > 0; --left, ink += 4, colour += 3)
+    for (int c = 0; c < 3; ++c) colour[c] = static_cast<uint8_t>((ink[c] * ink[3] + 127) / 255);
+  return colours;
+}
+
 }  // namespace
 
 void write_jpeg(const std::string& path, const Tensor& picture, int quality) {
@@ -66,7 +77,7 @@ void write_jpeg(const std::string& path, const Tensor& picture, int quality) {
   replace_file(path, {reinterpret_cast<const char*>(file.data), file.size}, nullptr, 0);
 }
 
-Tensor decode_jpeg(const EncodedPicture& picture, const std::shared_ptr<HostMemory>& memory,
+Tensor decode_jpeg(const EncodedPicture& picture, Orientation orientation, const std::shared_ptr<HostMemory>& memory,
                    const std::function<int(int64_t height, int64_t width)>& reduction) {
   const auto* data = reinterpret_cast<const unsigned char*>(picture.bytes.data());
   const size_t bytes = picture.bytes.size();
@@ -74,14 +85,12 @@ Tensor decode_jpeg(const EncodedPicture& picture, const std::shared_ptr<HostMemo
   int width = 0, height = 0, subsampling = 0, colours = 0;
   const int begun = tjDecompressHeader3(codec.get(), data, bytes, &width, &height, &subsampling, &colours);
   require(begun == 0 || codec.loses_nothing(), ErrorCode::Io, picture.name, " is no JPEG picture: ", codec.problem());
-  require(
-      colours != TJCS_CMYK && colours != TJCS_YCCK, ErrorCode::Unsupported, picture.name,
-      " is in the colours of a press, CMYK; ImageMagick's `convert a.jpg -colorspace sRGB b.jpg` makes another one");
-  const bool grey = colours == TJCS_GRAY;
-  const int channels = grey ? 1 : 3;
+  const bool grey = colours == TJCS_GRAY, is_of_inks = colours == TJCS_CMYK || colours == TJCS_YCCK;
+  const int channels = grey ? 1 : is_of_inks ? 4 : 3;
   picture.check_size(height, width, channels);
   if (reduction) {
-    const tjscalingfactor scale = {1, reduction(height, width)};
+    const bool lies = orientation.exchanges_sides();
+    const tjscalingfactor scale = {1, reduction(lies ? width : height, lies ? height : width)};
     height = TJSCALED(height, scale);
     width = TJSCALED(width, scale);
   }
@@ -91,11 +100,14 @@ Tensor decode_jpeg(const EncodedPicture& picture, const std::shared_ptr<HostMemo
   // A small file may ask for thousands of scans over a large picture, so these are limited.
   const auto read = [&](int flags) {
     return tjDecompress2(codec.get(), data, bytes, elements.data<uint8_t>(), width, 0, height,
-                         grey ? TJPF_GRAY : TJPF_RGB, TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS | flags) == 0;
+                         grey         ? TJPF_GRAY
+                         : is_of_inks ? TJPF_CMYK
+                                      : TJPF_RGB,
+                         TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS | flags) == 0;
   };
   const bool whole = read(TJFLAG_STOPONWARNING) || (codec.loses_nothing() && (read(0) || codec.loses_nothing()));
   require(whole, ErrorCode::Io, picture.name, " is a damaged picture: ", codec.problem());
-  return elements;
+  return orientation.upright(is_of_inks ? colours_of_inks(elements, memory) : elements, memory);
 }
 
 }  // namespace moonflow

@@ -1,24 +1,20 @@
-// Files as Lua functions: text, JSON, npy, npz, IDX, pictures, sounds, OFRecord, safetensors, checkpoints.
+// Files as Lua functions: folders, text, JSON, npy, npz, IDX, sounds, OFRecord, safetensors, checkpoints.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <climits>
-#include <thread>
 
 #include "bindings/checkpoint.h"
 #include "bindings/checkpoint_directory.h"
 #include "bindings/file.h"
 #include "bindings/idx.h"
-#include "bindings/jpeg.h"
 #include "bindings/lua_json.h"
 #include "bindings/lua_module.h"
 #include "bindings/npy.h"
 #include "bindings/npz.h"
 #include "bindings/ofrecord.h"
-#include "bindings/picture_batch.h"
-#include "bindings/png.h"
 #include "bindings/safetensors.h"
 #include "bindings/text_rows.h"
 #include "bindings/wav.h"
@@ -42,6 +38,29 @@ int first_bytes(lua_State* L) {
   });
   push_string(L, bytes);
   return 1;
+}
+
+// ---- folders -------------------------------------------------------------------------------------------------
+
+// core.folder_names(path) -> names of files, names of folders; both sorted, and what links lead to
+int folder_names(lua_State* L) {
+  lua_settop(L, 1);
+  auto& files = keep<std::vector<std::string>>(L);
+  auto& folders = keep<std::vector<std::string>>(L);
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder) fail_errno(path, "list");
+    for (const std::string& name : names_in(folder, path)) {
+      struct stat facts;
+      if (::fstatat(folder.get(), name.c_str(), &facts, 0) != 0) continue;  // a link to nowhere, or gone meanwhile
+      if (S_ISDIR(facts.st_mode)) folders.push_back(name);
+      if (S_ISREG(facts.st_mode)) files.push_back(name);
+    }
+  });
+  push_list(L, files, push_string);
+  push_list(L, folders, push_string);
+  return 2;
 }
 
 // ---- text ----------------------------------------------------------------------------------------------------
@@ -181,83 +200,6 @@ int npy_write(lua_State* L) {
     write_npy(path, array);
   });
   return 0;
-}
-
-// ---- pictures ------------------------------------------------------------------------------------------------
-
-// The string at place 1: a path, or the bytes themselves.
-template <bool is_file>
-EncodedPicture picture_at(lua_State* L, const char* kind) {
-  if (is_file) return EncodedPicture::of_file(path_at(L, 1), kind);
-  size_t size = 0;
-  const char* const bytes = lua_tolstring(L, 1, &size);
-  return EncodedPicture::of_bytes({bytes, size}, kind);
-}
-
-// core.png_read(path, raw) -> array, core.png_decode(bytes, raw) -> array
-template <bool is_file>
-int png_read(lua_State* L) {
-  lua_settop(L, 2);
-  const bool raw = lua_toboolean(L, 2) != 0;
-  Tensor& array = push_array(L);
-  protect_allocating(L, [&] { array = decode_png(picture_at<is_file>(L, "PNG"), raw, state_of(L).memory); });
-  return 1;
-}
-
-// core.jpeg_read(path) -> array, core.jpeg_decode(bytes) -> array
-template <bool is_file>
-int jpeg_read(lua_State* L) {
-  lua_settop(L, 1);
-  Tensor& array = push_array(L);
-  protect_allocating(L, [&] { array = decode_jpeg(picture_at<is_file>(L, "JPEG"), state_of(L).memory); });
-  return 1;
-}
-
-// jpeg_write(path, picture, quality)
-int jpeg_write(lua_State* L) {
-  protect(L, [&] {
-    const std::string path = path_at(L, 1);
-    const Tensor picture = array_at(L, 2, "picture");
-    write_jpeg(path, picture, static_cast<int>(lua_tointeger(L, 3)));
-  });
-  return 0;
-}
-
-int png_write(lua_State* L) {
-  protect(L, [&] {
-    const std::string path = path_at(L, 1);
-    const Tensor picture = array_at(L, 2, "picture");
-    write_png(path, picture);
-  });
-  return 0;
-}
-
-// From a float64 (pictures, 6).
-std::vector<PictureCut> cuts_at(lua_State* L, int index) {
-  std::vector<PictureCut> cuts;
-  if (lua_isnil(L, index)) return cuts;
-  const Tensor& numbers = array_at(L, index, "cuts");
-  for (int64_t i = 0; i < numbers.shape()[0]; ++i) {
-    const double* const cut = numbers.data<double>() + 6 * i;
-    cuts.push_back({cut[0], cut[1], cut[2], cut[3], cut[4], cut[5] != 0});
-  }
-  return cuts;
-}
-
-// core.pictures_read(strings, are_files, height, width, channels, threads, cuts or nil) -> array; 0 threads: one for
-// each core
-int pictures_read(lua_State* L) {
-  lua_settop(L, 7);
-  Tensor& array = push_array(L);
-  protect_allocating(L, [&] {
-    const PictureSize size{integer_at(L, 3, "height"), integer_at(L, 4, "width"),
-                           static_cast<int>(integer_at(L, 5, "channels", 1, 3))};
-    const auto threads = static_cast<int>(integer_at(L, 6, "threads", 0, INT_MAX));
-    array = decode_pictures(strings_at(L, 1, "a picture"), lua_toboolean(L, 2) != 0, size, cuts_at(L, 7),
-                            threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()),
-                            state_of(L).memory);
-  });
-  return 1;
 }
 
 // core.wav_read(path, raw) -> samples, rate; core.wav_decode(bytes, raw) -> samples, rate
@@ -536,6 +478,7 @@ int checkpoint_read(lua_State* L) {
 
 void add_files(lua_State* L, State& state) {
   static const luaL_Reg kFunctions[] = {{"first_bytes", first_bytes},
+                                        {"folder_names", folder_names},
                                         {"text_read", text_read},
                                         {"text_write", text_write},
                                         {"text_cut", text_cut},
@@ -551,13 +494,6 @@ void add_files(lua_State* L, State& state) {
                                         {"npz_write", npz_write},
                                         {"idx_read", array_read<read_idx>},
                                         {"ofrecord_read", ofrecord_read},
-                                        {"jpeg_read", jpeg_read<true>},
-                                        {"jpeg_decode", jpeg_read<false>},
-                                        {"jpeg_write", jpeg_write},
-                                        {"png_read", png_read<true>},
-                                        {"png_decode", png_read<false>},
-                                        {"png_write", png_write},
-                                        {"pictures_read", pictures_read},
                                         {"wav_read", wav_read<true>},
                                         {"wav_decode", wav_read<false>},
                                         {"wav_write", wav_write},

@@ -32,8 +32,8 @@ namespace moonflow::lua {
 
 // ---- boxes ---------------------------------------------------------------------------------------------------
 
-enum class Tag { None, Array, Shape, Text, Session, Graph, Plan, Prepared, Socket, Waiter };
-constexpr int kTags = static_cast<int>(Tag::Waiter) + 1;
+enum class Tag { None, Array, Shape, Text, Session, Graph, Plan, Prepared, Socket, Waiter, Reading };
+constexpr int kTags = static_cast<int>(Tag::Reading) + 1;
 
 // What the boxes of one tag have in common in a lua_State: no other object has its address.
 struct Kind {

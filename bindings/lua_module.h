@@ -15,6 +15,7 @@ void add_plan(lua_State* L, State& state);
 void add_prepared(lua_State* L, State& state);
 void add_chunks(lua_State* L, State& state);
 void add_files(lua_State* L, State& state);
+void add_pictures(lua_State* L, State& state);
 void add_onnx(lua_State* L, State& state);
 void add_system(lua_State* L, State& state);
 void add_socket(lua_State* L, State& state);

@@ -1,13 +1,10 @@
 #include "bindings/picture_batch.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
-#include <exception>
-#include <mutex>
 #include <system_error>
-#include <thread>
+#include <utility>
 
 #include "bindings/jpeg.h"
 #include "bindings/png.h"
@@ -41,11 +38,12 @@ Box box_of(const PictureCut& cut, int64_t rows, int64_t columns) {
 
 // How a stretch of an axis becomes one of `to` places: around the centre of each new place a triangle of weights, as
 // wide as what the place stands for. The picture may have been reduced: then it has `stored` pixels there, each of
-// which stands for so many.
+// which stands for so many, but for so many that the first one lacks.
 class Axis {
  public:
-  Axis(const Stretch& of, int reduced, int64_t stored, int64_t to) : seen_(to) {
-    const double begin = static_cast<double>(of.begin) / reduced, length = static_cast<double>(of.length) / reduced;
+  Axis(const Stretch& of, int64_t missing, int reduced, int64_t stored, int64_t to) : seen_(to) {
+    const double begin = static_cast<double>(of.begin + missing) / reduced,
+                 length = static_cast<double>(of.length) / reduced;
     begin_ = static_cast<int64_t>(begin);
     const int64_t end = std::min(static_cast<int64_t>(std::ceil(begin + length)), stored);
     length_ = end - begin_;
@@ -86,6 +84,9 @@ struct Decoded {
   Tensor pixels;
   Box box;          // in pixels of the picture as it was
   int reduced = 1;  // so many of them each way are one now
+  // So many more the first row and the first column would stand for, where these were the last before it was turned:
+  // the whole is no multiple of what one stands for.
+  int64_t missing_above = 0, missing_left = 0;
 
   int64_t rows() const { return pixels.shape()[0]; }
   int64_t columns() const { return pixels.shape()[1]; }
@@ -104,20 +105,27 @@ int reduction(const Box& box, const PictureSize& size) {
   return by;
 }
 
-Decoded decode(const EncodedPicture& picture, const PictureCut& cut, const PictureSize& size,
+Decoded decode(const EncodedPicture& picture, const PictureCut& cut, const PictureRequest& wanted,
                const std::shared_ptr<HostMemory>& memory) {
   if (is_png(picture.bytes)) {
     const Tensor pixels = decode_png(picture, false, memory);
     return {pixels, box_of(cut, pixels.shape()[0], pixels.shape()[1])};
   }
   require(is_jpeg(picture.bytes), ErrorCode::Io, picture.name, " is neither a JPEG nor a PNG picture");
+  const Orientation orientation = wanted.upright ? Orientation::of_jpeg(picture.bytes) : Orientation();
   Box box = box_of(cut, 1, 1);
   int reduced = 1;
-  const Tensor pixels = decode_jpeg(picture, memory, [&](int64_t height, int64_t width) {
+  int64_t rows = 0, columns = 0;
+  const Tensor pixels = decode_jpeg(picture, orientation, memory, [&](int64_t height, int64_t width) {
+    rows = height;
+    columns = width;
     box = box_of(cut, height, width);
-    return reduced = reduction(box, size);
+    return reduced = reduction(box, wanted.size);
   });
-  return {pixels, box, reduced};
+  Decoded decoded{pixels, box, reduced};
+  if (orientation.begins_below()) decoded.missing_above = decoded.rows() * reduced - rows;
+  if (orientation.begins_at_right()) decoded.missing_left = decoded.columns() * reduced - columns;
+  return decoded;
 }
 
 // A pixel of 1 to 4 channels in so many: grey is the luma of ITU-R BT.601, as a JPEG's.
@@ -163,8 +171,8 @@ constexpr int kLanes = 4;  // of a pixel's channels, side by side in a register
 // Columns first, which lie side by side. Of a pixel as many channels are summed as a register has, the next pixel's
 // too.
 void resize(const Decoded& picture, const PictureSize& size, bool mirrored, uint8_t* out) {
-  const Axis down(picture.box.rows, picture.reduced, picture.rows(), size.height),
-      along(picture.box.columns, picture.reduced, picture.columns(), size.width);
+  const Axis down(picture.box.rows, picture.missing_above, picture.reduced, picture.rows(), size.height),
+      along(picture.box.columns, picture.missing_left, picture.reduced, picture.columns(), size.width);
   const int channels = size.channels;
   const std::vector<uint8_t> rows = cut_out(picture, down, along, channels);
   const int64_t row_size = along.length() * channels;
@@ -185,57 +193,63 @@ void resize(const Decoded& picture, const PictureSize& size, bool mirrored, uint
   });
 }
 
-// Calls work(i) for each i below count. What the first of those that fail throws is thrown when all threads are done.
-template <class Work>
-void for_each(int64_t count, int threads, const Work& work) {
-  std::atomic<int64_t> next{0};
-  std::mutex failing;
-  int64_t failed = count;
-  std::exception_ptr problem;
-  const auto loop = [&] {
-    for (int64_t i = next++; i < count; i = next++) {
-      try {
-        work(i);
-      } catch (...) {
-        const std::lock_guard<std::mutex> lock(failing);
-        if (i < failed) {
-          failed = i;
-          problem = std::current_exception();
-        }
-        next = count;
-      }
-    }
-  };
-  std::vector<std::thread> others;
+}  // namespace
+
+PictureReading::PictureReading(PictureRequest wanted, int threads, const std::shared_ptr<HostMemory>& memory)
+    : wanted_(std::move(wanted)),
+      memory_(memory),
+      count_(static_cast<int64_t>(wanted_.sources.size())),
+      faults_(count_) {
+  const PictureSize& size = wanted_.size;
+  batch_ = Tensor::allocate({DType::UInt8, {count_, size.height, size.width, size.channels}}, memory);
   try {
-    for (int64_t i = 1; i < std::min<int64_t>(threads, count); ++i) others.emplace_back(loop);
+    for (int64_t i = 0; i < std::min<int64_t>(threads, count_); ++i) threads_.emplace_back([this] { read_all(); });
   } catch (const std::system_error&) {  // then it takes longer
   } catch (const std::bad_alloc&) {
   }
-  loop();
-  for (std::thread& thread : others) thread.join();
-  if (problem) std::rethrow_exception(problem);
 }
 
-}  // namespace
+PictureReading::~PictureReading() {
+  next_ = count_;
+  for (std::thread& thread : threads_) thread.join();
+}
 
-Tensor decode_pictures(const std::vector<std::string>& sources, bool are_files, const PictureSize& size,
-                       const std::vector<PictureCut>& cuts, int threads, const std::shared_ptr<HostMemory>& memory) {
-  const auto count = static_cast<int64_t>(sources.size());
-  Tensor batch = Tensor::allocate({DType::UInt8, {count, size.height, size.width, size.channels}}, memory);
-  const int64_t picture_bytes = size.height * size.width * size.channels;
-  for_each(count, threads, [&](int64_t i) {
-    const char* const kind = "JPEG or PNG";
+Tensor PictureReading::take() {
+  read_all();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  for (int64_t i = 0; i < count_; ++i) {
+    if (!faults_[i]) continue;
     try {
-      const EncodedPicture encoded =
-          are_files ? EncodedPicture::of_file(sources[i], kind) : EncodedPicture::of_bytes(sources[i], kind);
-      const PictureCut cut = cuts.empty() ? PictureCut() : cuts[i];
-      resize(decode(encoded, cut, size, memory), size, cut.mirrored, batch.data<uint8_t>() + i * picture_bytes);
+      std::rethrow_exception(faults_[i]);
     } catch (const Error& error) {
-      fail(error.code, "picture ", i + 1, ": ", error.what());
+      if (!wanted_.passes_over_broken) fail(error.code, "picture ", i + 1, ": ", error.what());
+      broken_.emplace(i, error);
     }
-  });
-  return batch;
+  }
+  return batch_;
+}
+
+void PictureReading::read_all() {
+  for (int64_t i = next_++; i < count_; i = next_++) {
+    try {
+      read(i);
+    } catch (...) {
+      faults_[i] = std::current_exception();
+      if (!wanted_.passes_over_broken) next_ = count_;
+    }
+  }
+}
+
+void PictureReading::read(int64_t i) {
+  const char* const kind = "JPEG or PNG";
+  const std::string& source = wanted_.sources[i];
+  const PictureSize& size = wanted_.size;
+  const EncodedPicture encoded =
+      wanted_.are_files ? EncodedPicture::of_file(source, kind) : EncodedPicture::of_bytes(source, kind);
+  const PictureCut cut = wanted_.cuts.empty() ? PictureCut() : wanted_.cuts[i];
+  resize(decode(encoded, cut, wanted_, memory_), size, cut.mirrored,
+         batch_.data<uint8_t>() + i * size.height * size.width * size.channels);
 }
 
 }  // namespace moonflow

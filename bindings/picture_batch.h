@@ -1,11 +1,16 @@
 // Pictures of any sizes as one array: read, decoded, cut, resized and mirrored, on several threads.
 #pragma once
 
+#include <atomic>
+#include <exception>
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bindings/picture.h"
+#include "engine/error.h"
 
 namespace moonflow {
 
@@ -24,11 +29,45 @@ struct PictureSize {
   int channels;  // 1: grey, 3: red, green and blue
 };
 
-// uint8 (sources, height, width, channels). Each source is the bytes of a JPEG or PNG picture, or the path of its file.
+struct PictureRequest {
+  std::vector<std::string> sources;  // each is the bytes of a JPEG or PNG picture, or the path of its file
+  bool are_files = true;
+  bool upright = true;  // else as they are stored
+  PictureSize size{};
+  std::vector<PictureCut> cuts;     // of each picture; none for whole ones
+  bool passes_over_broken = false;  // else one that cannot be read is an error
+};
+
+// Pictures that are being read, from the moment this is made, by threads of its own, or by none.
+//
 // What is cut out is resized as np.resize_picture does it when left to itself; where it is four times as high and wide
 // as what is wanted, or more, a JPEG is decoded to a half of its sides before, a quarter or an eighth, so that it stays
-// twice as high and wide. Opacity is left out. Without `cuts` whole pictures.
-Tensor decode_pictures(const std::vector<std::string>& sources, bool are_files, const PictureSize& size,
-                       const std::vector<PictureCut>& cuts, int threads, const std::shared_ptr<HostMemory>& memory);
+// twice as high and wide. Opacity is left out.
+class PictureReading {
+ public:
+  PictureReading(PictureRequest wanted, int threads, const std::shared_ptr<HostMemory>& memory);
+  ~PictureReading();  // what is not begun is given up
+  PictureReading(const PictureReading&) = delete;
+  PictureReading& operator=(const PictureReading&) = delete;
+
+  // uint8 (sources, height, width, channels). The caller reads too until all are done. Of those that cannot be read the
+  // first one is thrown, if they are not passed over.
+  Tensor take();
+  // Why those of these numbers, from 0, could not be read: what take() gave of them means nothing.
+  const std::map<int64_t, Error>& broken() const { return broken_; }
+
+ private:
+  void read_all();
+  void read(int64_t i);
+
+  const PictureRequest wanted_;
+  const std::shared_ptr<HostMemory> memory_;
+  const int64_t count_;
+  Tensor batch_;
+  std::atomic<int64_t> next_{0};
+  std::vector<std::exception_ptr> faults_;  // of each picture
+  std::map<int64_t, Error> broken_;
+  std::vector<std::thread> threads_;
+};
 
 }  // namespace moonflow

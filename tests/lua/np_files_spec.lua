@@ -385,6 +385,85 @@ for name in ['fortran', 'swapped', 'small']:
     assert.is_true(#process.read(folder .. "/named.jpg") < #process.read(path))
   end)
 
+  it("that are JPEG pictures are upright however the camera was held", function()
+    local stored = np.resize_picture(np.random.randint(0, 256, { 3, 5, 3 }):astype "uint8", { 24, 40 })
+    np.save_jpeg(folder .. "/held", stored, 98)
+    local bytes = process.read(folder .. "/held.jpg")
+    local plain = np.decode_jpeg(bytes)
+    local function u16(n, little)
+      local high, low = string.char(math.floor(n / 256)), string.char(n % 256)
+      return little and low .. high or high .. low
+    end
+    local function u32(n, little) return little and u16(n, true) .. "\0\0" or "\0\0" .. u16(n) end
+    -- With a tag of EXIF before the orientation, and one behind it.
+    local function held(number, little)
+      local function tag(name, kind, value) return u16(name, little) .. u16(kind, little) .. u32(1, little) .. value end
+      local tags = (little and "II" or "MM") .. u16(42, little) .. u32(8, little) .. u16(3, little)
+        .. tag(0x100, 4, u32(6, little)) .. tag(0x112, 3, u16(number, little) .. "\0\0")
+        .. tag(0x128, 3, u16(2, little) .. "\0\0") .. u32(0, little)
+      return bytes:sub(1, 2) .. "\255\225" .. u16(#tags + 8) .. "Exif\0\0" .. tags .. bytes:sub(3), #tags
+    end
+    local function turned(a) return a:transpose { 1, 0, 2 } end
+    -- What EXIF says of the stored picture's first row and first column, as numbers 1 to 8.
+    local seen = {
+      plain, np.flip(plain, 1), np.flip(plain, { 0, 1 }), np.flip(plain, 0),
+      turned(plain), np.flip(turned(plain), 1), np.flip(turned(plain), { 0, 1 }), np.flip(turned(plain), 0),
+    }
+    for number, wanted in ipairs(seen) do
+      for _, little in ipairs { true, false } do
+        local whole, size = held(number, little)
+        assert.is_true(np.decode_jpeg(whole) == wanted, number)
+        assert.is_true(np.decode_jpeg(whole, { apply_exif_orientation = false }) == plain)
+        process.write(folder .. "/held.jpg", whole)
+        assert.is_true(np.load_jpeg(folder .. "/held.jpg") == wanted)
+        assert.is_true(np.load_jpeg(folder .. "/held.jpg", { apply_exif_orientation = false }) == plain)
+        if number == 6 then  -- a block that is wrong somewhere says something or nothing, and harms nobody
+          for at = 3, size + 12 do pcall(np.decode_jpeg, whole:sub(1, at - 1) .. "\255" .. whole:sub(at + 1)) end
+        end
+      end
+    end
+    assert.is_true(np.decode_jpeg((held(9, true))) == plain)
+    assert.is_true(np.decode_jpeg((held(0, true))) == plain)
+  end)
+
+  it("that are JPEG pictures in the colours of a press become red, green and blue", function()
+    -- 8 by 8 pixels of one colour, made by hand: a mean of four bits and so many more for each ink, and no more.
+    local function press(inks, adobe)
+      local bits = {}
+      for _, ink in ipairs(inks) do
+        local value, size = ink - 128, 0
+        while 2 ^ size <= math.abs(value) do size = size + 1 end
+        if value < 0 then value = value + 2 ^ size - 1 end
+        for _, number in ipairs { { size, 4 }, { value, size }, { 0, 1 } } do
+          for at = number[2] - 1, 0, -1 do bits[#bits + 1] = math.floor(number[1] / 2 ^ at) % 2 end
+        end
+      end
+      local scan = table.concat(bits)
+      scan = (scan .. ("1"):rep(-#scan % 8)):gsub(("%d"):rep(8), function(byte)
+        return string.char(tonumber(byte, 2)) .. (byte == "11111111" and "\0" or "")
+      end)
+      local function part(mark, held)
+        return "\255" .. string.char(mark, 0, #held + 2) .. held
+      end
+      local frame, order = "\8\0\8\0\8\4", "\4"
+      for k = 1, 4 do frame, order = frame .. string.char(k, 17, 0), order .. string.char(k, 0) end
+      return "\255\216" .. (adobe and part(238, "Adobe\0\100\0\0\0\0\0") or "")
+        .. part(219, "\0" .. ("\8"):rep(64)) .. part(192, frame)
+        .. part(196, "\0\0\0\0\12" .. ("\0"):rep(12) .. "\0\1\2\3\4\5\6\7\8\9\10\11")
+        .. part(196, "\16\1" .. ("\0"):rep(15) .. "\0") .. part(218, order .. "\0\63\0") .. scan .. "\255\217"
+    end
+    for _, inks in ipairs { { 255, 255, 255, 255 }, { 200, 100, 50, 255 }, { 200, 100, 50, 128 }, { 9, 90, 255, 0 } } do
+      local wanted = {}
+      for c = 1, 3 do wanted[c] = math.floor(inks[c] * inks[4] / 255 + 0.5) end
+      for _, adobe in ipairs { true, false } do
+        local picture = np.decode_jpeg(press(inks, adobe))
+        assert.same({ 8, 8, 3 }, picture.shape:table())
+        assert.is_true(picture == np.broadcast_to(np.array(wanted, "uint8"), { 8, 8, 3 }))
+      end
+    end
+    assert.same({ 1, 4, 4, 3 }, np.decode_pictures({ press { 1, 2, 3, 4 } }, 4).shape:table())
+  end)
+
   it("that are no JPEG pictures are refused", function()
     local path = folder .. "/broken.jpg"
     np.save_jpeg(path, np.arange(64 * 64 * 3):reshape({ 64, 64, 3 }):astype "uint8")

@@ -138,6 +138,35 @@ describe("pictures as one array", function()
   end)
 end)
 
+describe("pictures of a camera that was turned", function()
+  -- Before the next part of a JPEG: EXIF, of one tag.
+  local function exif(number)
+    return "\255\225\0\34Exif\0\0MM\0\42\0\0\0\8\0\1\1\18\0\3\0\0\0\1\0" .. string.char(number)
+      .. ("\0"):rep(6)
+  end
+
+  it("are cut as they are seen, also where they are read from a smaller picture", function()
+    local smooth = np.resize_picture(np.random.randint(0, 256, { 12, 18, 3 }):astype("uint8"), { 601, 905 }, "bicubic")
+    local path = jpeg("turned", smooth)
+    local bytes = process.read(path)
+    for number = 1, 8 do
+      process.write(path, bytes:sub(1, 2) .. exif(number) .. bytes:sub(3))
+      local seen = np.load_jpeg(path)
+      local sideways = number > 4
+      assert.same(sideways and { 905, 601, 3 } or { 601, 905, 3 }, seen.shape:table())
+      for _, size in ipairs { { 300, 200 }, { 70, 110 }, { 41, 30 } } do
+        local whole, middle = np.load_pictures({ path }, size)[0], np.load_pictures({ path }, 50, { crop = 0.5 })[0]
+        assert.is_true(apart(np.resize_picture(seen, size), whole) <= 5, number)
+        local top, left = unpack(sideways and { 302, 150 } or { 150, 302 })
+        local cut = seen:slice(("%d:%d, %d:%d"):format(top, top + 301, left, left + 301))
+        assert.is_true(apart(np.resize_picture(cut, 50), middle) <= 5, number)
+      end
+      local stored = np.load_pictures({ path }, { 70, 110 }, { apply_exif_orientation = false })[0]
+      assert.is_true(stored == np.decode_pictures({ bytes }, { 70, 110 })[0])
+    end
+  end)
+end)
+
 describe("pictures that cannot be one array", function()
   it("are told by their number, the first that cannot", function()
     local good = png("good", map(4, 4))

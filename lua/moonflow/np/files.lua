@@ -107,23 +107,25 @@ return function(np)
     blaming("np.save_jpeg", core.jpeg_write, path, as_array(given.a, "np.save_jpeg"), given.quality)
   end
 
-  local load_jpeg_signature = picture_signature("np.load_jpeg", "path")
+  local exif_parameter = { "apply_exif_orientation", "boolean", true, text = "upright, as the camera says that it was "
+    .. "held, so height and width may be exchanged; false: as the pixels are stored" }
+  local load_jpeg_signature = picture_signature("np.load_jpeg", "path", exif_parameter)
   --- The picture of a JPEG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width, 3),
-  --- red, green and blue. What a camera says of how it was held is not heeded.
-  --- @error a file that is none, or damaged; the colours of a press, CMYK
+  --- red, green and blue. The colours of a press, CMYK, become these as well, without a colour profile.
+  --- @error a file that is none, or damaged
   function np.load_jpeg(...)
     local given = load_jpeg_signature:parse(...)
     load_jpeg_signature:refuse_bytes(given.path, pictures, "a picture", "np.decode_jpeg")
-    return blaming("np.load_jpeg", core.jpeg_read, given.path)
+    return blaming("np.load_jpeg", core.jpeg_read, given.path, given.apply_exif_orientation)
   end
 
-  local decode_jpeg_signature = picture_signature("np.decode_jpeg", "bytes")
+  local decode_jpeg_signature = picture_signature("np.decode_jpeg", "bytes", exif_parameter)
   --- The same of a string with the bytes of a JPEG file, such as `record.encoded` of flow.data.ofrecords, a frame of a
   --- camera or what came from a socket.
-  --- @error bytes that are none, or damaged; the colours of a press, CMYK
+  --- @error bytes that are none, or damaged
   function np.decode_jpeg(...)
     local given = decode_jpeg_signature:parse(arguments.of_bytes(...))
-    return blaming("np.decode_jpeg", core.jpeg_decode, given.bytes)
+    return blaming("np.decode_jpeg", core.jpeg_decode, given.bytes, given.apply_exif_orientation)
   end
 
   local load_signature = arguments.signature("np.load", {

@@ -5,6 +5,7 @@ local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local reading = require "moonflow.picture_reading"
 local resizing = require "moonflow.formulas.resizing"
 
 local resize_signature = arguments.signature("np.resize_picture", {
@@ -46,65 +47,19 @@ end
 -- ---- many of them -------------------------------------------------------------------------------------------------
 
 local function batch_signature(name, sources)
-  return arguments.signature(name, {
-    { sources, "entries" }, { "size", "list" }, { "crop", "any?" }, { "aspect", "list?" },
-    { "mirror", "finite", 0 }, { "channels", "integer", 3 },
-  })
-end
-
--- Two numbers, rising, of what must be positive and at most `most`.
-local function range_of(list, name, most, signature)
-  list = arguments.flat_list(list)
-  local low, high = unpack(list)
-  local are_numbers = type(low) == "number" and type(high) == "number"
-  if #list ~= 2 or not (are_numbers and low > 0 and low <= high and high <= most) then
-    local given = {}
-    for i, value in ipairs(list) do given[i] = arguments.describe(value) end
-    signature:fail((": %s is {%s}, wanted {least, most} of numbers above 0%s"):format(name, table.concat(given, ", "),
-      most < math.huge and " and up to " .. most or ""))
-  end
-  return low, high
-end
-
--- (count, 6): of each picture the share of the area, the ratio of width to height, the share of the sides, what lies
--- above and to the left of what does not, and whether it is mirrored. nil for whole pictures as they are.
-local function cuts_of(np, given, count, size, signature)
-  local crop, aspect, mirror = given.crop, given.aspect, given.mirror
-  if mirror < 0 or mirror > 1 then signature:fail(": mirror is a chance from 0 to 1, got " .. mirror) end
-  if aspect and type(crop) ~= "table" then signature:fail(": aspect is of a crop that is drawn, {least, most}") end
-  if crop == nil and mirror == 0 then return nil end
-  local function all(number) return np.full({ count }, number, "float64") end
-  local function drawn(low, high) return np.random.uniform(low, high, { count }, "float64") end
-  local area, ratio, side, top, left = all(1), all(0), all(1), all(0.5), all(0.5)
-  if type(crop) == "table" then
-    area = drawn(range_of(crop, "crop", 1, signature))
-    local narrow, wide = range_of(aspect or { 3 / 4, 4 / 3 }, "aspect", math.huge, signature)
-    ratio = np.exp(drawn(math.log(narrow), math.log(wide)))
-    top, left = drawn(0, 1), drawn(0, 1)
-  elseif crop then
-    if type(crop) ~= "number" or not (crop > 0 and crop <= 1) then
-      signature:fail(": crop is a share of the sides above 0 and up to 1, or {least, most} of the area, got "
-        .. arguments.describe(crop))
-    end
-    ratio, side = all(size[2] / size[1]), all(crop)
-  end
-  local mirrored = mirror > 0 and drawn(0, 1):lt(mirror):astype("float64") or all(0)
-  return np.stack({ area, ratio, side, top, left, mirrored }, 1)
+  return arguments.signature(name, { { sources, "entries" }, { "size", "list" }, unpack(reading.parameters) })
 end
 
 local function batch_of(np, sources, are_files, given, signature)
-  local size = resizing.checked_size(given.size, signature)
+  local manner = reading.manner(given, signature)
   for i, source in ipairs(sources) do
     if type(source) ~= "string" then
       signature:fail((": entry %d must be a string, got %s"):format(i, arguments.describe(source)))
     end
   end
-  if given.channels ~= 1 and given.channels ~= 3 then
-    signature:fail((": channels is 1 or 3, got %d"):format(given.channels))
-  end
-  local threads = require("moonflow.session").settings.threads or 0
-  return errors.blaming(signature.where, core.pictures_read, sources, are_files, size[1], size[2], given.channels,
-    threads, cuts_of(np, given, #sources, size, signature))
+  local threads = require("moonflow.session").settings.threads
+  return (errors.blaming(signature.where, core.pictures_take, manner:begin(sources, are_files, np.random.uniform,
+    threads and threads - 1)))
 end
 
 --- Adds np.resize_picture, np.load_pictures and np.decode_pictures.
@@ -124,6 +79,7 @@ return function(np)
   --- @param mirror? number   chance that left and right are exchanged; default: 0
   --- @param channels? number 3: red, green and blue; 1: grey. A picture with other channels becomes that, and opacity
   ---                          is left out. Default: 3
+  --- @param apply_exif_orientation? boolean upright, as the camera says that it was held; default: true
   --- @return ndarray         uint8 (pictures, height, width, channels)
   --- @error a file that is no picture, or damaged, with its number in the list; a size or a share outside its bounds
   function np.load_pictures(...)
@@ -139,6 +95,7 @@ return function(np)
   --- @param aspect? table
   --- @param mirror? number
   --- @param channels? number
+  --- @param apply_exif_orientation? boolean
   --- @return ndarray          uint8 (pictures, height, width, channels)
   --- @error bytes that are no picture, or damaged, with their number in the list
   function np.decode_pictures(...)
