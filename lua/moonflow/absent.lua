@@ -100,6 +100,8 @@ local rows = {
     .. "image_decoder_random_crop_resize ImageDecoderRandomCropResize",
     "read files outside the job, by flow.np.load, or flow.np.load_pictures, which cuts and resizes too, and hand over "
     .. "batches" },
+  { "flow.data", "ImageFolder image_folder WeightedRandomSampler",
+    "flow.data.Pictures(folder) has the pictures of folders with their labels, and reads them in batches ahead" },
   { "flow.data", "decode_random", "flow.random.uniform({ shape = shape }) makes such an input" },
   { "flow", "image image_decode image_resize image_target_resize image_batch_align image_normalize image_flip "
     .. "image_random_crop detection object_bbox_flip object_bbox_scale object_segmentation_polygon_flip "

@@ -1,4 +1,5 @@
--- flow.data: data sets in memory that are gone through in batches, MNIST, and records of OneFlow's files.
+-- flow.data: data sets in memory that are gone through in batches, MNIST, and records of OneFlow's files; pictures.lua
+-- adds those in files.
 -- Real data is never replaced silently: files that were asked for and are missing or bad are errors; synthetic digits
 -- are made only when nobody named a folder and none is found, and then one line on the log sink says so.
 
@@ -451,5 +452,7 @@ function data.ofrecords(...)
     end
   end)
 end
+
+require "moonflow.pictures" (data)
 
 return data

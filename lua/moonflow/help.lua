@@ -320,7 +320,7 @@ local foreign = {
   imread = "flow.np.load_png", load_image = "flow.np.load_png", imwrite = "flow.np.save_png",
   load_jpg = "flow.np.load_jpeg", save_jpg = "flow.np.save_jpeg", imresize = "flow.np.resize_picture",
   thumbnail = "flow.np.resize_picture", imdecode = "flow.np.decode_jpeg", decode_image = "flow.np.decode_jpeg",
-  imagefolder = "flow.np.load_pictures", randomresizedcrop = "flow.np.load_pictures",
+  imagefolder = "flow.data.Pictures", randomresizedcrop = "flow.np.load_pictures",
   centercrop = "flow.np.load_pictures", randomhorizontalflip = "flow.np.load_pictures",
   soundfile = "flow.np.load_wav", torchaudio = "flow.np.load_wav", wavfile = "flow.np.load_wav",
   imsave = "flow.np.save_png", save_image = "flow.np.save_png", kl_div = "flow.nn.KLDivLoss",

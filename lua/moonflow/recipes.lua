@@ -12,7 +12,8 @@ return {
     .. "calibration temperature quantile evaluate" },
   { training, "A model with all it needs", "preprocessing pipeline save deploy serve inference single row vocabulary "
     .. "standardize scaler" },
-  { training, "Pictures from files", "png jpeg jpg images load folder resize crop photographs augmentation" },
+  { training, "Pictures from files", "png jpeg jpg images load folder resize crop photographs augmentation exif "
+    .. "orientation jitter dataloader imagefolder workers prefetch balanced" },
   { training, "Pictures that are never twice the same", "data augmentation images flip crop noise mixup" },
   { training, "Sounds", "audio speech voice keyword spotting wav spectrogram mel mfcc stft fft microphone stream event "
     .. "vibration" },
