@@ -155,8 +155,8 @@ define("truncated_normal", { { "stddev", "finite", 1 } }, function(given)
   return initializer.truncated_normal_initializer(0, given.stddev)
 end)
 
--- Weights are (out, in, spatial...) or, channels last, (out, spatial..., in). Both fans of a vector are its length, as in
--- TensorFlow; the original has none of one.
+-- Weights are (out, in, spatial...) or, channels last, (out, spatial..., in). Both fans of a vector are its length, as
+-- in TensorFlow; the original has none of one.
 local function fans(shape, data_format)
   if #shape == 1 then return shape[1], shape[1] end
   local inner = 1
@@ -178,8 +178,8 @@ local modes = { fan_in = true, fan_out = true, fan_avg = true }
 local distributions = { truncated_normal = true, random_normal = true, random_uniform = true }
 
 --- Variance `scale / fan` (truncated: corrected for what is cut off; uniform: with the same variance). Of a weight
---- (out, in, ...) fan_in is the number of elements of one output, and fan_out that of outputs times places; of a vector,
---- such as a bias, both are its length.
+--- (out, in, ...) fan_in is the number of elements of one output, and fan_out that of outputs times places; of a
+--- vector, such as a bias, both are its length.
 define("variance_scaling_initializer", {
   { "scale", "finite", 1 }, { "mode", "string", "fan_in" }, { "distribution", "string", "truncated_normal" },
   { "data_format", "string", "" },
