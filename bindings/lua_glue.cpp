@@ -198,6 +198,7 @@ std::string_view optional_string_at(lua_State* L, int index, const char* what) {
 }
 
 std::vector<std::string> strings_at(lua_State* L, int index, const char* what) {
+  table_at(L, index, what);
   std::vector<std::string> strings;
   for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
     lua_rawgeti(L, index, static_cast<int>(i));

@@ -86,12 +86,14 @@ int png_write(lua_State* L) {
   return 0;
 }
 
-// From a float64 (pictures, 6).
-std::vector<PictureCut> cuts_at(lua_State* L, int index) {
+// Of so many pictures, from a float64 (pictures, 6).
+std::vector<PictureCut> cuts_at(lua_State* L, int index, int64_t count) {
   std::vector<PictureCut> cuts;
   if (lua_isnil(L, index)) return cuts;
   const Tensor& numbers = array_at(L, index, "cuts");
-  for (int64_t i = 0; i < numbers.shape()[0]; ++i) {
+  const TensorType wanted{DType::Float64, {count, 6}};
+  require(numbers.type() == wanted, ErrorCode::ShapeMismatch, "cuts: expected ", wanted, ", got ", numbers.type());
+  for (int64_t i = 0; i < count; ++i) {
     const double* const cut = numbers.data<double>() + 6 * i;
     cuts.push_back({cut[0], cut[1], cut[2], cut[3], cut[4], cut[5] != 0});
   }
@@ -110,7 +112,7 @@ int pictures_begin(lua_State* L) {
     wanted.upright = lua_toboolean(L, 3) != 0;
     wanted.size = {integer_at(L, 4, "height"), integer_at(L, 5, "width"),
                    static_cast<int>(integer_at(L, 6, "channels", 1, 3))};
-    wanted.cuts = cuts_at(L, 7);
+    wanted.cuts = cuts_at(L, 7, static_cast<int64_t>(wanted.sources.size()));
     wanted.passes_over_broken = lua_toboolean(L, 8) != 0;
     const int others = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
     const int threads = lua_isnil(L, 9) ? others : static_cast<int>(integer_at(L, 9, "threads", 0, INT_MAX));
