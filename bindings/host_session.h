@@ -90,7 +90,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   void drop_reference(int reference) noexcept;
 
   HostRuns runs;  // owner thread
-  // What mf_variable_type goes through: the names of the variables of an engine, of which there were that many.
+  // What mf_variable_type goes through: the names of the variables of an engine.
   struct Listing {
     std::weak_ptr<const Session> of;
     uint64_t changes = 0;  // of its variables, when they were listed

@@ -78,17 +78,13 @@ std::shared_ptr<PreparedCall> Session::prepare(const Graph& graph, const std::st
   return call;
 }
 
-std::vector<const Variable*> Session::sources_of(const PreparedCall& call) {
+bool Session::hand_weights(const std::shared_ptr<PreparedCall>& call) {
   std::vector<const Variable*> sources;
-  for (const Variable* weight : call.weights()) {
+  for (const Variable* weight : call->weights()) {
     const Variable* const source = variables_.find(weight->name);
-    if (!source || source->type != weight->type) return {};  // another one may have its name by now
+    if (!source || source->type != weight->type) return false;  // another one may have its name by now
     sources.push_back(source);
   }
-  return sources;
-}
-
-void Session::hand_weights(const std::shared_ptr<PreparedCall>& call, std::vector<const Variable*> sources) {
   executor_.in_turn([call, sources = std::move(sources)] {
     size_t next = 0;
     call->publish([&](const Variable& weight) {
@@ -97,13 +93,12 @@ void Session::hand_weights(const std::shared_ptr<PreparedCall>& call, std::vecto
       return value;
     });
   });
+  return true;
 }
 
 void Session::publish(const std::shared_ptr<PreparedCall>& call) {
-  std::vector<const Variable*> sources = sources_of(*call);
-  require(sources.size() == call->weights().size(), ErrorCode::WrongState,
+  require(hand_weights(call), ErrorCode::WrongState,
           "a variable that the prepared call takes weights from has been forgotten; prepare it again");
-  hand_weights(call, std::move(sources));
 }
 
 int Session::publish() {
@@ -111,11 +106,7 @@ int Session::publish() {
   int count = 0;
   for (const std::weak_ptr<PreparedCall>& held : prepared_) {
     const std::shared_ptr<PreparedCall> call = held.lock();
-    if (!call) continue;  // closed by another thread meanwhile
-    std::vector<const Variable*> sources = sources_of(*call);
-    if (sources.size() != call->weights().size()) continue;
-    hand_weights(call, std::move(sources));
-    ++count;
+    if (call && hand_weights(call)) ++count;  // unless closed by another thread meanwhile
   }
   return count;
 }

@@ -65,9 +65,8 @@ class Session {
   bool closed() const { return closed_; }
 
  private:
-  // The variables that are a prepared call's weights; an empty list where one of them has been forgotten.
-  std::vector<const Variable*> sources_of(const PreparedCall& call);
-  void hand_weights(const std::shared_ptr<PreparedCall>& call, std::vector<const Variable*> sources);
+  // False where one of the variables that are the call's weights has been forgotten.
+  bool hand_weights(const std::shared_ptr<PreparedCall>& call);
 
   std::shared_ptr<const Catalog> catalog_;  // shared: sessions of one process may use one catalog
   std::shared_ptr<Device> device_;          // shared with the plans, as are the others
