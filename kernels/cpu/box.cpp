@@ -146,9 +146,11 @@ void BoxCopy::copy_rows(T* to, const T* from) const {
     return;
   }
   if constexpr (sizeof(T) >= sizeof(float)) {
-    constexpr int64_t kLeast = 16, kMost = 256;
+    constexpr int64_t kMost = 256;
+    int64_t least = 0;
+    widest_register([&](auto wide) { least = decltype(wide)::kWidth; });
     const int64_t floats = row_.size * static_cast<int64_t>(sizeof(T) / sizeof(float));
-    if (row_.to == 1 && row_.from == 1 && floats >= kLeast && floats <= kMost) {
+    if (row_.to == 1 && row_.from == 1 && floats >= least && floats <= kMost) {
       parallel_for(outer_count_, kGrain / row_.size + 1, [&](int64_t first, int64_t last) {
         widest_register([&](auto wide) {
           Walk walk(*this, first);
