@@ -12,7 +12,10 @@ using dnnl::prop_kind;
 constexpr auto kDirect = dnnl::algorithm::convolution_direct;
 constexpr auto kFloat = memory::data_type::f32;
 
-memory::desc any(const memory::desc& desc) { return {desc.dims(), kFloat, memory::format_tag::any}; }
+memory::desc any(const memory::desc& desc) {
+  const Blocked form = blocked(desc);
+  return {{form.dims.begin(), form.dims.begin() + form.rank}, kFloat, memory::format_tag::any};
+}
 
 // Of 1x1 filters with strides the library first gathers the places it needs, a register of channels at once. Where
 // channels come last and are fewer, its filter gradient then writes beyond its scratch, and threads over one another's.
@@ -81,10 +84,11 @@ dnnl::convolution_forward::primitive_desc forward(const Conv& conv, bool bias, A
   const memory::desc x = preferred_image(conv.image, conv), out = preferred_image(conv.out, conv);
   const memory::desc filter = any(plain_filter(conv));
   const memory::desc each_filter({conv.filters()}, kFloat, memory::format_tag::a);
-  using Desc = dnnl::convolution_forward::desc;
-  const Desc desc = bias ? Desc(kind, kDirect, x, filter, each_filter, out, at.strides, at.dilates, at.before, at.after)
-                         : Desc(kind, kDirect, x, filter, out, at.strides, at.dilates, at.before, at.after);
-  return {desc, attributes(activation), engine};
+  const auto describe = [&](const auto&... values) {
+    return described<dnnl::convolution_forward>(engine, attributes(activation), kind, kDirect, values..., at.strides,
+                                                at.dilates, at.before, at.after);
+  };
+  return bias ? describe(x, filter, each_filter, out) : describe(x, filter, out);
 }
 
 ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const dnnl::engine& engine) {
@@ -109,8 +113,8 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
 
   const auto hint = forward(conv, false, Activation::None, prop_kind::forward_training, engine);
   if (kind == ConvKind::InputGrad) {
-    const dnnl::convolution_backward_data::primitive_desc desc(
-        {kDirect, x, any(filter), out, at.strides, at.dilates, at.before, at.after}, user_scratchpad(), engine, hint);
+    const auto desc = described_backward<dnnl::convolution_backward_data>(
+        engine, user_scratchpad(), hint, kDirect, x, any(filter), out, at.strides, at.dilates, at.before, at.after);
     return {dnnl::convolution_backward_data(desc),
             desc.scratchpad_desc(),
             {{DNNL_ARG_DIFF_DST, false, 0, plain_out, desc.diff_dst_desc()},
@@ -118,12 +122,12 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
              {DNNL_ARG_DIFF_SRC, true, 0, plain_x, desc.diff_src_desc()}}};
   }
 
-  using Desc = dnnl::convolution_backward_weights::desc;
   const bool bias = kind == ConvKind::FilterBiasGrad;
-  const dnnl::convolution_backward_weights::primitive_desc desc(
-      bias ? Desc(kDirect, x, any(filter), each_filter, out, at.strides, at.dilates, at.before, at.after)
-           : Desc(kDirect, x, any(filter), out, at.strides, at.dilates, at.before, at.after),
-      user_scratchpad(), engine, hint);
+  const auto describe = [&](const auto&... values) {
+    return described_backward<dnnl::convolution_backward_weights>(engine, user_scratchpad(), hint, kDirect, values...,
+                                                                  at.strides, at.dilates, at.before, at.after);
+  };
+  const auto desc = bias ? describe(x, any(filter), each_filter, out) : describe(x, any(filter), out);
   ConvPrimitive result{dnnl::convolution_backward_weights(desc),
                        desc.scratchpad_desc(),
                        {{DNNL_ARG_DIFF_DST, false, 0, plain_out, desc.diff_dst_desc()},
@@ -141,7 +145,7 @@ void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, Layout
     const TensorType& type = argument.is_output ? call.output_types[argument.index] : call.input_types[argument.index];
     Layout& layout = argument.is_output ? call.outputs[argument.index] : call.inputs[argument.index];
     const bool plain = argument.wanted == argument.plain || type.shape.rank() == 1;
-    layout = plain ? Layout{} : layout_of(value_order(argument.wanted, conv.format), type);
+    layout = plain ? Layout{} : layout_of(value_order(blocked(argument.wanted), conv.format), type);
   }
 }
 
@@ -156,7 +160,7 @@ Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, Ke
     const Layout& layout =
         argument.is_output ? call.output_layouts[argument.index] : call.input_layouts[argument.index];
     const memory::desc stored =
-        layout.row_major() ? argument.plain : channels_first(describe(type, layout), conv.format);
+        layout.row_major() ? argument.plain : descriptor(channels_first(blocked(type, layout), conv.format), kFloat);
     if (argument.is_output) {
       launch.write(argument.arg, argument.index, stored, argument.wanted);
     } else {

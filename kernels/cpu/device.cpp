@@ -13,13 +13,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <string_view>
 #include <thread>
 
 #include "engine/size_text.h"
 #include "kernels/catalog.h"
+#include "kernels/cpu/blocked.h"
 #include "kernels/cpu/box.h"
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/image_layouts.h"
@@ -161,89 +161,55 @@ class CpuDevice : public Device {
   const bool real_time;
 
  private:
+  Launch reorder_primitive(const Blocked& from, const Blocked& to, const TensorType& type);
+
   std::shared_ptr<HostMemory> memory_;
   int threads_ = 1;
 };
-
-bool same_dims(const dnnl_memory_desc_t& desc, const Shape& shape) {
-  const int rank = std::max(shape.rank(), 1);
-  if (desc.ndims != rank) return false;
-  if (shape.rank() == 0) return desc.dims[0] == 1;
-  return std::equal(shape.begin(), shape.end(), desc.dims);
-}
-
-// Dense row-major over the dims of `like`. A private layout may split an axis (grouped filters), and row-major memory
-// is the same under either shape.
-dnnl::memory::desc row_major_like(const dnnl::memory::desc& like) {
-  dnnl::memory::dims dims(like.data.dims, like.data.dims + like.data.ndims), strides(dims.size());
-  int64_t stride = 1;
-  for (size_t axis = dims.size(); axis-- > 0; stride *= dims[axis]) strides[axis] = stride;
-  return {dims, like.data_type(), strides};
-}
-
-// The steps of an axis outside and inside of its block. One block at most.
-struct BlockedAxis {
-  int64_t outer_step, block = 1, inner_step = 0;
-
-  BlockedAxis(const dnnl_memory_desc_t& desc, int axis) : outer_step(desc.format_desc.blocking.strides[axis]) {
-    const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
-    int64_t step = 1;
-    for (int i = blocking.inner_nblks; i-- > 0; step *= blocking.inner_blks[i]) {
-      if (blocking.inner_idxs[i] != axis) continue;
-      block = blocking.inner_blks[i];
-      inner_step = step;
-    }
-  }
-};
-
-bool has_one_block_per_axis(const dnnl_memory_desc_t& desc) {
-  if (desc.format_kind != dnnl_blocked || desc.offset0 != 0 || desc.extra.flags != 0) return false;
-  const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
-  for (int i = 0; i < blocking.inner_nblks; ++i)
-    for (int j = 0; j < i; ++j)
-      if (blocking.inner_idxs[i] == blocking.inner_idxs[j]) return false;
-  return std::equal(desc.dims, desc.dims + desc.ndims, desc.padded_dims);
-}
-
-// The reorder as a copy between strided arrays, where it is one: nothing is padded, and blocks divide one another.
-std::optional<Box> reorder_box(const dnnl_memory_desc_t& from, const dnnl_memory_desc_t& to) {
-  if (!has_one_block_per_axis(from) || !has_one_block_per_axis(to)) return {};
-  Box box;
-  for (int axis = 0; axis < to.ndims; ++axis) {
-    const BlockedAxis source(from, axis), target(to, axis);
-    const int64_t block = std::max(source.block, target.block);
-    if (std::min(source.block, target.block) != 1 && source.block != target.block) return {};
-    const auto outer = [&](const BlockedAxis& side) {
-      return side.block == 1 ? side.outer_step * block : side.outer_step;
-    };
-    const auto inner = [](const BlockedAxis& side) { return side.block == 1 ? side.outer_step : side.inner_step; };
-    box.axes.push_back({to.dims[axis] / block, outer(target), outer(source)});
-    if (block > 1) box.axes.push_back({block, inner(target), inner(source)});
-  }
-  std::stable_sort(box.axes.begin(), box.axes.end(),
-                   [](const Box::Axis& a, const Box::Axis& b) { return a.to > b.to; });
-  if (box.axes.size() > Box::kMaxAxes) return {};
-  return box;
-}
 
 Layout CpuDevice::reshaped(const TensorType& type, const Layout& layout, const TensorType& to) const {
   return is_winograd_filter(layout) ? Layout{} : cpu::reshaped_image(type, layout, to);
 }
 
+// In rows where the layout is row-major, of the axes that the other side has: a form may split one (grouped filters),
+// and rows are the same memory under either shape.
+Blocked form_beside(const TensorType& type, const Layout& layout, const Layout& other) {
+  if (!layout.row_major() || other.row_major()) return blocked(type, layout);
+  const Blocked like = blocked(type, other);
+  return Blocked::row_major({like.dims.begin(), like.dims.begin() + like.rank});
+}
+
 Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layout& to) {
   if (from == to) {
-    const int64_t bytes = from.row_major() ? type.bytes() : from.bytes;
+    const int64_t bytes = from.bytes_of(type);
     return [bytes](const LaunchCall& call) { copy_bytes(call.outputs[0], call.inputs[0], bytes); };
   }
   if (is_winograd_filter(to) && from.row_major()) return winograd_filter(to);
-  dnnl::memory::desc source = cpu::describe(type, from), target = cpu::describe(type, to);
-  if (from.row_major()) source = row_major_like(target);
-  if (to.row_major()) target = row_major_like(source);
-  if (const std::optional<Box> box = reorder_box(source.data, target.data)) {
-    const BoxCopy copy(size_of(type.dtype), *box);
-    return [copy](const LaunchCall& call) { copy.run(call.outputs[0], call.inputs[0]); };
+  const Blocked source = form_beside(type, from, to), target = form_beside(type, to, from);
+  const bool is_simple = !source.is_padded() && !target.is_padded() && source.block_count + target.block_count < 2;
+  if (!is_simple && !real_time) {
+    try {
+      return reorder_primitive(source, target, type);
+    } catch (const dnnl::error&) {  // of forms that only we have
+    }
   }
+  const std::optional<std::vector<Box>> boxes = reorder_boxes(source, target);
+  require(boxes.has_value(), ErrorCode::Unsupported, "no way from ", source.name(), " to ", target.name(),
+          " in memory");
+  std::vector<BoxCopy> copies;
+  for (const Box& box : *boxes) copies.emplace_back(size_of(type.dtype), box);
+  const int64_t padded_bytes = target.is_padded() ? to.bytes : 0;
+  return [copies, padded_bytes](const LaunchCall& call) {
+    if (padded_bytes > 0) std::memset(call.outputs[0], 0, padded_bytes);
+    for (const BoxCopy& copy : copies) copy.run(call.outputs[0], call.inputs[0]);
+  };
+}
+
+// Faster than copies where blocks are turned over or filled up.
+Launch CpuDevice::reorder_primitive(const Blocked& from, const Blocked& to, const TensorType& type) {
   const ThreadLimit limit(cpu::threads_for(static_cast<double>(type.shape.count()), kGrain));
+  const dnnl::memory::desc source = descriptor(from, dnnl_type(type.dtype));
+  const dnnl::memory::desc target = descriptor(to, dnnl_type(type.dtype));
   const dnnl::reorder::primitive_desc desc(engine, source, engine, target, user_scratchpad());
 
   // Owned by the launch, and shared because a std::function must be copyable.
@@ -258,72 +224,10 @@ Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layo
   };
 }
 
-// Axes from the outermost inwards as letters, blocked ones in capitals, then the blocks: "aBcd16b".
 std::string CpuDevice::describe(const Layout& layout) const {
   if (layout.row_major()) return "rows";
   if (is_winograd_filter(layout)) return "winograd";
-  dnnl_memory_desc_t desc;
-  if (layout.description.size() != sizeof desc) return "private";
-  std::memcpy(&desc, layout.description.data(), sizeof desc);
-  if (desc.format_kind != dnnl_blocked) return "private";
-  const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
-  std::vector<int> axes(static_cast<size_t>(desc.ndims));
-  std::iota(axes.begin(), axes.end(), 0);
-  std::stable_sort(axes.begin(), axes.end(), [&](int a, int b) { return blocking.strides[a] > blocking.strides[b]; });
-  const auto is_blocked = [&](int axis) {
-    for (int i = 0; i < blocking.inner_nblks; ++i)
-      if (blocking.inner_idxs[i] == axis) return true;
-    return false;
-  };
-  std::string name;
-  for (const int axis : axes) name += static_cast<char>((is_blocked(axis) ? 'A' : 'a') + axis);
-  for (int i = 0; i < blocking.inner_nblks; ++i)
-    name += std::to_string(blocking.inner_blks[i]) + static_cast<char>('a' + blocking.inner_idxs[i]);
-  return name;
-}
-
-// Copies the fields that have a meaning into zeroed memory: descriptors are compared byte for byte, and the library
-// leaves padding bytes and unused array elements as they were on its stack.
-dnnl_memory_desc_t canonical(const dnnl_memory_desc_t& desc) {
-  dnnl_memory_desc_t clean;
-  std::memset(static_cast<void*>(&clean), 0, sizeof clean);
-  const size_t dims_bytes = sizeof(dnnl_dim_t) * desc.ndims;
-  clean.ndims = desc.ndims;
-  std::memcpy(clean.dims, desc.dims, dims_bytes);
-  clean.data_type = desc.data_type;
-  std::memcpy(clean.padded_dims, desc.padded_dims, dims_bytes);
-  std::memcpy(clean.padded_offsets, desc.padded_offsets, dims_bytes);
-  clean.offset0 = desc.offset0;
-  clean.format_kind = desc.format_kind;
-  if (desc.format_kind == dnnl_blocked) {
-    const dnnl_blocking_desc_t& from = desc.format_desc.blocking;
-    dnnl_blocking_desc_t& to = clean.format_desc.blocking;
-    std::memcpy(to.strides, from.strides, dims_bytes);
-    to.inner_nblks = from.inner_nblks;
-    std::memcpy(to.inner_blks, from.inner_blks, sizeof(dnnl_dim_t) * from.inner_nblks);
-    std::memcpy(to.inner_idxs, from.inner_idxs, sizeof(dnnl_dim_t) * from.inner_nblks);
-  } else {
-    clean.format_desc = desc.format_desc;
-  }
-  clean.extra.flags = desc.extra.flags;
-  clean.extra.compensation_mask = desc.extra.compensation_mask;
-  clean.extra.scale_adjust = desc.extra.scale_adjust;
-  clean.extra.asymm_compensation_mask = desc.extra.asymm_compensation_mask;
-  return clean;
-}
-
-// The stride of an axis of one element is never used, so it may be anything.
-bool is_row_major(const dnnl_memory_desc_t& desc, const Shape& shape) {
-  if (desc.format_kind != dnnl_blocked || !same_dims(desc, shape) || desc.offset0 != 0 || desc.extra.flags != 0) {
-    return false;
-  }
-  if (desc.format_desc.blocking.inner_nblks != 0) return false;
-  int64_t stride = 1;
-  for (int axis = desc.ndims; axis-- > 0; stride *= desc.dims[axis]) {
-    if (desc.padded_dims[axis] != desc.dims[axis]) return false;
-    if (desc.dims[axis] > 1 && desc.format_desc.blocking.strides[axis] != stride) return false;
-  }
-  return true;
+  return is_blocked(layout) ? blocked({}, layout).name() : "private";
 }
 
 }  // namespace
@@ -387,49 +291,11 @@ const dnnl::engine& dnnl_engine(Device& device) {
   return static_cast<CpuDevice&>(device).engine;
 }
 bool is_box(const TensorType& type, const Layout& layout) {
-  return layout.row_major() || is_winograd_filter(layout) || has_one_block_per_axis(describe(type, layout).data);
+  if (layout.row_major() || is_winograd_filter(layout)) return true;
+  return reorder_boxes(form_beside(type, {}, layout), blocked(type, layout)).has_value();
 }
 bool has_primitives(Device& device) { return !static_cast<CpuDevice&>(device).real_time; }
 dnnl::stream& dnnl_stream(Stream& stream) { return static_cast<CpuStream&>(stream).stream; }
-
-dnnl::memory::data_type dnnl_type(DType dtype) {
-  switch (dtype) {
-    case DType::Float32:
-      return dnnl::memory::data_type::f32;
-    case DType::Int8:
-      return dnnl::memory::data_type::s8;
-    case DType::UInt8:
-      return dnnl::memory::data_type::u8;
-    case DType::Int32:
-      return dnnl::memory::data_type::s32;
-    default:
-      fail(ErrorCode::Unsupported, "oneDNN has no ", dtype);
-  }
-}
-
-dnnl::memory::desc row_major(const TensorType& type) {
-  dnnl::memory::dims dims(std::max(type.shape.rank(), 1), 1);  // a scalar has one axis there
-  std::copy(type.shape.begin(), type.shape.end(), dims.begin());
-  dnnl::memory::dims strides(dims.size());
-  int64_t stride = 1;
-  for (size_t axis = dims.size(); axis-- > 0; stride *= dims[axis]) strides[axis] = stride;
-  return {dims, dnnl_type(type.dtype), strides};
-}
-
-dnnl::memory::desc describe(const TensorType& type, const Layout& layout) {
-  if (layout.row_major()) return row_major(type);
-  dnnl_memory_desc_t desc;
-  require(layout.description.size() == sizeof desc, ErrorCode::WrongState, "this layout is not of the cpu");
-  std::memcpy(&desc, layout.description.data(), sizeof desc);
-  return dnnl::memory::desc(desc);
-}
-
-Layout layout_of(const dnnl::memory::desc& desc, const TensorType& type) {
-  if (is_row_major(desc.data, type.shape)) return {};
-  const dnnl_memory_desc_t clean = canonical(desc.data);
-  const auto* bytes = reinterpret_cast<const unsigned char*>(&clean);
-  return {std::vector<unsigned char>(bytes, bytes + sizeof clean), static_cast<int64_t>(desc.get_size())};
-}
 
 dnnl::primitive_attr user_scratchpad() {
   dnnl::primitive_attr attr;

@@ -65,14 +65,8 @@ const dnnl::engine& dnnl_engine(Device& device);
 bool has_primitives(Device& device);
 dnnl::stream& dnnl_stream(Stream& stream);
 
-// The descriptor of a value in a layout; row-major gives plain strides. oneDNN knows float32, int8, uint8 and int32.
-dnnl::memory::desc describe(const TensorType& type, const Layout& layout);
-// Row-major when the descriptor, over the type's own dims, is just that, else the private layout that holds it.
-Layout layout_of(const dnnl::memory::desc& desc, const TensorType& type);
-dnnl::memory::desc row_major(const TensorType& type);
 // Whether values are moved there and back without a primitive.
 bool is_box(const TensorType& type, const Layout& layout);
-dnnl::memory::data_type dnnl_type(DType dtype);
 
 // The attributes every primitive of ours is made with: oneDNN's own scratchpad belongs to the thread that made the
 // primitive, and a plan is made on one thread and run on another. Ask for the bytes with scratchpad_desc().

@@ -18,39 +18,55 @@ std::optional<ChannelForm> channel_form(const TensorType& type, const Layout& la
 
   // A private form serves when it is dense, its axes but the channels are in order, and the channels are innermost: all
   // of them, or a block of them.
-  const dnnl_memory_desc_t desc = describe(type, layout).data;
-  if (desc.format_kind != dnnl_blocked || desc.ndims != shape.rank() || desc.offset0 != 0) return std::nullopt;
-  const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
-  const bool blocked = blocking.inner_nblks == 1 && blocking.inner_idxs[0] == axis;
-  if (!blocked && (blocking.inner_nblks != 0 || blocking.strides[axis] != 1)) return std::nullopt;
-  const int64_t lanes = blocked ? blocking.inner_blks[0] : channels;
+  if (!is_blocked(layout)) return std::nullopt;
+  const Blocked form = blocked(type, layout);
+  if (form.rank != shape.rank()) return std::nullopt;
+  const bool in_blocks = form.block_count == 1 && form.block_axes[0] == axis;
+  if (!in_blocks && (form.block_count != 0 || form.strides[axis] != 1)) return std::nullopt;
+  const int64_t lanes = in_blocks ? form.blocks[0] : channels;
   int64_t stride = lanes;
   for (int i = shape.rank() - 1; i >= 0; --i) {
-    if (i != axis && desc.padded_dims[i] != desc.dims[i]) return std::nullopt;
-    const int64_t size = i == axis ? desc.padded_dims[i] / lanes : desc.dims[i];
-    if (size != 1 && blocking.strides[i] != stride) return std::nullopt;
+    if (i != axis && form.padded_dims[i] != form.dims[i]) return std::nullopt;
+    const int64_t size = i == axis ? form.padded_dims[i] / lanes : form.dims[i];
+    if (size != 1 && form.strides[i] != stride) return std::nullopt;
     stride *= size;
   }
-  if (!blocked) return ChannelForm{1, 1, shape.count() / channels, channels, channels};
-  return ChannelForm{shape.count(0, axis), desc.padded_dims[axis] / lanes, after, lanes, channels};
+  if (!in_blocks) return ChannelForm{1, 1, shape.count() / channels, channels, channels};
+  return ChannelForm{shape.count(0, axis), form.padded_dims[axis] / lanes, after, lanes, channels};
 }
 
-dnnl::memory::desc channels_first(const dnnl::memory::desc& desc, const ImageFormat& format) {
-  if (!format.channels_last) return desc;
-  const int rank = desc.data.ndims, channels = rank - 1 - format.spatial_axes;
+namespace {
+
+// With axis i of `form` as axis to[i].
+Blocked permuted(const Blocked& form, const std::vector<int>& to) {
+  Blocked result = form;
+  for (int axis = 0; axis < form.rank; ++axis) {
+    result.dims[to[axis]] = form.dims[axis];
+    result.padded_dims[to[axis]] = form.padded_dims[axis];
+    result.strides[to[axis]] = form.strides[axis];
+  }
+  for (int64_t i = 0; i < form.block_count; ++i) result.block_axes[i] = to[form.block_axes[i]];
+  return result;
+}
+
+}  // namespace
+
+Blocked channels_first(const Blocked& form, const ImageFormat& format) {
+  if (!format.channels_last) return form;
+  const int rank = static_cast<int>(form.rank), channels = rank - 1 - format.spatial_axes;
   std::vector<int> to(rank);
   for (int axis = 0; axis < rank; ++axis) to[axis] = axis < channels ? axis : axis + 1;
   to[rank - 1] = channels;
-  return desc.permute_axes(to);
+  return permuted(form, to);
 }
 
-dnnl::memory::desc value_order(const dnnl::memory::desc& desc, const ImageFormat& format) {
-  if (!format.channels_last) return desc;
-  const int rank = desc.data.ndims, channels = rank - 1 - format.spatial_axes;
+Blocked value_order(const Blocked& form, const ImageFormat& format) {
+  if (!format.channels_last) return form;
+  const int rank = static_cast<int>(form.rank), channels = rank - 1 - format.spatial_axes;
   std::vector<int> to(rank);
   for (int axis = 0; axis < rank; ++axis) to[axis] = axis <= channels ? axis : axis - 1;
   to[channels] = rank - 1;
-  return desc.permute_axes(to);
+  return permuted(form, to);
 }
 
 dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format) {
@@ -67,35 +83,44 @@ Layout reshaped_image(const TensorType& type, const Layout& layout, const Tensor
   if (type.shape.rank() < 3 || rank < 3 || shape[0] != type.shape[0] || shape[1] != type.shape[1]) return {};
   const std::optional<ChannelForm> form = channel_form(type, layout, 1);
   if (!form) return {};
-  dnnl::memory::desc desc = describe(type, layout);
-  dnnl_memory_desc_t& data = desc.data;
-  const bool blocked = data.format_desc.blocking.inner_nblks == 1;
-  data.ndims = rank;
+  const Blocked from = blocked(type, layout);
+  Blocked arranged = Blocked::row_major(shape.dims());
+  arranged.padded_dims[1] = from.padded_dims[1];
+  arranged.block_count = from.block_count;
+  arranged.blocks = from.blocks;
+  arranged.block_axes = from.block_axes;
   int64_t stride = form->lanes;
-  for (int axis = rank - 1; axis >= 2; stride *= shape[axis--]) {
-    data.dims[axis] = data.padded_dims[axis] = shape[axis];
-    data.padded_offsets[axis] = 0;
-    data.format_desc.blocking.strides[axis] = stride;
-  }
-  data.format_desc.blocking.strides[1] = blocked ? stride : 1;
-  data.format_desc.blocking.strides[0] = stride * form->blocks;
-  return layout_of(desc, to);
+  for (int axis = rank - 1; axis >= 2; stride *= shape[axis--]) arranged.strides[axis] = stride;
+  arranged.strides[1] = from.block_count == 1 ? stride : 1;
+  arranged.strides[0] = stride * form->blocks;
+  return layout_of(arranged, to);
 }
+
+namespace {
+
+// (batch, channels, height, width), with the channels of a place together: so many of them, or all where that is 0.
+Blocked image_form(const ImageSize& size, int64_t lanes) {
+  const int64_t places = size.height * size.width, together = lanes > 0 ? lanes : size.channels;
+  const int64_t padded = (size.channels + together - 1) / together * together;
+  Blocked form = Blocked::row_major({size.batch, size.channels, size.height, size.width});
+  form.padded_dims[1] = padded;
+  form.strides = {padded * places, lanes > 0 ? places * lanes : 1, size.width * together, together};
+  if (lanes > 0) {
+    form.block_count = 1;
+    form.blocks[0] = lanes;
+    form.block_axes[0] = 1;
+  }
+  return form;
+}
+
+}  // namespace
 
 Layout image_layout_like(const Layout& model, const TensorType& model_type, const TensorType& type,
                          const ImageFormat& format) {
   if (model.row_major()) return {};
-  using Tag = dnnl::memory::format_tag;
-  const dnnl_blocking_desc_t blocking = describe(model_type, model).data.format_desc.blocking;
-  Tag tag = Tag::nhwc;
-  if (blocking.inner_nblks == 1) {
-    const int64_t lanes = blocking.inner_blks[0];
-    tag = lanes == 16 ? Tag::nChw16c : lanes == 8 ? Tag::nChw8c : Tag::nChw4c;
-  }
-  const ImageSize size = image_size(type.shape, format, "image");
-  const dnnl::memory::desc desc({size.batch, size.channels, size.height, size.width}, dnnl::memory::data_type::f32,
-                                tag);
-  return layout_of(value_order(desc, format), type);
+  const Blocked form = blocked(model_type, model);
+  const int64_t lanes = form.block_count == 1 ? form.blocks[0] : 0;
+  return layout_of(value_order(image_form(image_size(type.shape, format, "image"), lanes), format), type);
 }
 
 void lie_alike(LayoutCall& call, int image) {
@@ -115,8 +140,8 @@ namespace {
 int64_t block_of(const TensorType& image, const Layout& layout) {
   const bool is_dense = !layout.row_major() && layout.bytes == image.bytes() && !is_narrow(image.dtype);
   if (!is_dense || image.shape.rank() != 4 || !channel_form(image, layout, 1)) return 0;
-  const dnnl_blocking_desc_t blocking = describe(image, layout).data.format_desc.blocking;
-  return blocking.inner_nblks == 1 ? blocking.inner_blks[0] : 0;
+  const Blocked form = blocked(image, layout);
+  return form.block_count == 1 ? form.blocks[0] : 0;
 }
 
 }  // namespace
@@ -162,9 +187,7 @@ std::optional<Blocks> blocks_of(const TensorType& type, const Layout& layout, co
 Layout in_blocks(const TensorType& type, const Layout& offered, const ImageFormat& format) {
   if (blocks_of(type, offered, format)) return offered;
   const ImageSize size = image_size(type.shape, format, "image");
-  const dnnl::memory::desc desc({size.batch, size.channels, size.height, size.width}, dnnl_type(type.dtype),
-                                dnnl::memory::format_tag::nChw16c);
-  return layout_of(value_order(desc, format), type);
+  return layout_of(value_order(image_form(size, Blocks::kLanes), format), type);
 }
 
 }  // namespace moonflow::cpu

@@ -5,6 +5,7 @@
 
 #include <dnnl.hpp>
 
+#include "kernels/cpu/blocked.h"
 #include "kernels/image.h"
 
 namespace moonflow::cpu {
@@ -12,10 +13,10 @@ namespace moonflow::cpu {
 // The form of a value whose channels are on `axis`, or nothing when the layout has no such form.
 std::optional<ChannelForm> channel_form(const TensorType& type, const Layout& layout, int axis);
 
-// A descriptor of an image or a filter (with or without an axis for groups in front) from the order of the value's axes
-// to the order oneDNN thinks in, channels before the spatial axes, and back.
-dnnl::memory::desc channels_first(const dnnl::memory::desc& desc, const ImageFormat& format);
-dnnl::memory::desc value_order(const dnnl::memory::desc& desc, const ImageFormat& format);
+// The form of an image or a filter (with or without an axis for groups in front) from the order of the value's axes to
+// the order oneDNN thinks in, channels before the spatial axes, and back.
+Blocked channels_first(const Blocked& form, const ImageFormat& format);
+Blocked value_order(const Blocked& form, const ImageFormat& format);
 // The row-major image as (batch, channels, height, width) with its strides, or without a height.
 dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format);
 

@@ -120,9 +120,11 @@ Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) 
   const memory::desc b = matrices(sizes.batch, sizes.inner, sizes.columns, sizes.transpose_b);
   const memory::desc out = matrices(sizes.batch, sizes.rows, sizes.columns, false);
   const memory::desc bias = matrices(1, 1, sizes.columns, false);
-  const dnnl::matmul::primitive_desc desc(
-      finish.bias ? dnnl::matmul::desc(a, b, bias, out) : dnnl::matmul::desc(a, b, out),
-      attributes(finish.relu ? Activation::Relu : Activation::None), dnnl_engine(call.device));
+  const auto describe = [&](const auto&... factors) {
+    return described<dnnl::matmul>(dnnl_engine(call.device),
+                                   attributes(finish.relu ? Activation::Relu : Activation::None), factors...);
+  };
+  const dnnl::matmul::primitive_desc desc = finish.bias ? describe(a, b, bias, out) : describe(a, b, out);
   make_kernels_for(sizes);
   PrimitiveLaunch launch(call, dnnl::matmul(desc), desc.scratchpad_desc());
   launch.read(DNNL_ARG_SRC, 0, a, a);
@@ -135,18 +137,15 @@ Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) 
 // ---- a weight in panels ----
 // A weight that a plan only reads is laid out once, as the tiles of a product read it, and kept.
 
-// Panels of kPanelLanes rows of the weight, side by side, as a descriptor of oneDNN's, which then reorders.
+// Panels of kPanelLanes rows of the weight, side by side.
 Layout panel_layout(const TensorType& weight) {
-  memory::desc desc = row_major(weight);
-  const int64_t lanes = kPanelLanes;
-  desc.data.padded_dims[0] = (desc.data.dims[0] + lanes - 1) / lanes * lanes;
-  dnnl_blocking_desc_t& blocking = desc.data.format_desc.blocking;
-  blocking.strides[0] = desc.data.dims[1] * lanes;
-  blocking.strides[1] = lanes;
-  blocking.inner_nblks = 1;
-  blocking.inner_blks[0] = lanes;
-  blocking.inner_idxs[0] = 0;
-  return layout_of(desc, weight);
+  const int64_t rows = weight.shape[0], columns = weight.shape[1];
+  Blocked form = Blocked::row_major({rows, columns});
+  form.padded_dims[0] = (rows + kPanelLanes - 1) / kPanelLanes * kPanelLanes;
+  form.strides = {columns * kPanelLanes, kPanelLanes};
+  form.block_count = 1;
+  form.blocks[0] = kPanelLanes;
+  return layout_of(form, weight);
 }
 
 Launch prepare_panels(const Product& sizes, Finish finish) {

@@ -54,8 +54,15 @@ dnnl::primitive_attr attributes(Activation activation) {
   dnnl::primitive_attr attr = user_scratchpad();
   if (activation == Activation::None) return attr;
   dnnl::post_ops after;
-  if (activation == Activation::Relu) after.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
-  if (activation == Activation::Relu6) after.append_eltwise(1.0f, dnnl::algorithm::eltwise_clip, 0.0f, 6.0f);
+  const auto append = [&](dnnl::algorithm algorithm, float alpha, float beta) {
+#if DNNL_VERSION_MAJOR >= 3
+    after.append_eltwise(algorithm, alpha, beta);
+#else
+    after.append_eltwise(1.0f, algorithm, alpha, beta);
+#endif
+  };
+  if (activation == Activation::Relu) append(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+  if (activation == Activation::Relu6) append(dnnl::algorithm::eltwise_clip, 0.0f, 6.0f);
   attr.set_post_ops(after);
   return attr;
 }
@@ -84,7 +91,7 @@ void PrimitiveLaunch::write(int arg, int index, const dnnl::memory::desc& stored
 void PrimitiveLaunch::add(int arg, int index, bool is_output, const dnnl::memory::desc& stored,
                           const dnnl::memory::desc& wanted) {
   const Place::Kind kind = is_output ? Place::Output : Place::Input;
-  if (stored == wanted) return state_->main.place(kind, arg, wanted, index);
+  if (blocked(stored).lies_as(blocked(wanted))) return state_->main.place(kind, arg, wanted, index);
 
   const dnnl::engine& engine = dnnl_engine(call_.device);
   const auto& from = is_output ? wanted : stored;

@@ -10,13 +10,14 @@
 #include <thread>
 
 #include "kernels/catalog.h"
+#include "kernels/cpu/blocked.h"
 
 using namespace moonflow;
 
 namespace {
 
 Layout blocked(const TensorType& type, dnnl::memory::format_tag tag) {
-  return cpu::layout_of({type.shape.dims(), dnnl::memory::data_type::f32, tag}, type);
+  return cpu::layout_of(cpu::blocked({type.shape.dims(), dnnl::memory::data_type::f32, tag}), type);
 }
 
 std::vector<float> reordered(Device& device, const TensorType& type, const Layout& from, const Layout& to,
@@ -95,7 +96,7 @@ TEST_CASE("two descriptions of one layout are equal, and row-major has none") {
   // An axis of one element has no order of its own.
   const TensorType single{DType::Float32, {2, 1, 3, 3}};
   CHECK(blocked(single, Tag::nhwc).row_major());
-  CHECK(cpu::layout_of(cpu::row_major({DType::Float32, {}}), {DType::Float32, {}}).row_major());
+  CHECK(cpu::layout_of(cpu::Blocked::row_major({1}), {DType::Float32, {}}).row_major());
 }
 
 TEST_CASE("a value goes into a private layout and comes back") {

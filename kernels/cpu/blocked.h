@@ -1,0 +1,58 @@
+// How values lie in memory when not in rows: as oneDNN's descriptors have it, with a stride for each axis and blocks of
+// axes inside. Versions 2 and 3 of the library tell and take that in other ways, which are known here alone.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <dnnl.hpp>
+
+#include "engine/device.h"
+#include "engine/tensor.h"
+#include "kernels/boxes.h"
+
+namespace moonflow::cpu {
+
+struct Blocked {
+  static constexpr int kMaxAxes = DNNL_MAX_NDIMS;
+  using Each = std::array<int64_t, kMaxAxes>;
+
+  int64_t rank = 0;
+  Each dims{}, padded_dims{};
+  Each strides{};  // in elements; of an axis with blocks, from one of its outermost blocks to the next
+  int64_t block_count = 0;
+  Each blocks{}, block_axes{};  // outermost first: the elements of each, and its axis
+
+  static Blocked row_major(const std::vector<int64_t>& dims);
+
+  // That of the axis: one, where it has none.
+  int64_t block_of(int axis) const;
+  bool is_padded() const;
+  // Whether each element lies where the other has it. Of an axis of one step the stride is never used.
+  bool lies_as(const Blocked& other) const;
+  // Axes from the outermost inwards as letters, those with blocks in capitals, then the blocks: "aBcd16b".
+  std::string name() const;
+};
+
+// ---- layouts -----------------------------------------------------------------------------------------------------
+
+// A layout of the CPU; see Layout. Row-major where the form, over the type's own dims, is just that.
+Layout layout_of(const Blocked& form, const TensorType& type);
+bool is_blocked(const Layout& layout);
+Blocked blocked(const TensorType& type, const Layout& layout);
+
+// The reorder as copies between strided arrays, where it is that: no axis has several blocks, and those of one divide
+// the other's. What pads the target is not written.
+std::optional<std::vector<Box>> reorder_boxes(const Blocked& from, const Blocked& to);
+
+// ---- oneDNN ------------------------------------------------------------------------------------------------------
+
+// These throw dnnl::error for what the other side has no words for. It knows float32, int8, uint8 and int32.
+dnnl::memory::data_type dnnl_type(DType dtype);
+Blocked blocked(const dnnl::memory::desc& desc);
+dnnl::memory::desc descriptor(const Blocked& form, dnnl::memory::data_type dtype);
+
+}  // namespace moonflow::cpu
