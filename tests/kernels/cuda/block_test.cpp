@@ -12,7 +12,7 @@
 
 using namespace moonflow;
 using namespace moonflow::cuda;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

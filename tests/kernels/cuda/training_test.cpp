@@ -13,7 +13,7 @@
 
 using namespace moonflow;
 using namespace moonflow::testing;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 
