@@ -489,10 +489,10 @@ mf_status* mf_session_memory(mf_session* handle, mf_memory* memory) {
     require_out(memory, "memory");
     require_size(*memory, [] { return "the memory"; });
     const Entered session(handle);
-    const moonflow::HostMemory& arrays = *session->memory();
-    const auto* recycling = dynamic_cast<const moonflow::RecyclingMemory*>(&arrays);
+    const std::shared_ptr<moonflow::HostMemory> arrays = session->memory();
+    const auto recycling = std::dynamic_pointer_cast<moonflow::RecyclingMemory>(arrays);
     const auto& engine = session->newest();  // none, once a script has ended it
-    memory->live = static_cast<uint64_t>(arrays.live_bytes.load(std::memory_order_relaxed));
+    memory->live = static_cast<uint64_t>(arrays->live_bytes.load(std::memory_order_relaxed));
     memory->spare = recycling ? recycling->spare_bytes() : 0;
     memory->variables = engine ? static_cast<uint64_t>(engine->variables().bytes()) : 0;
     memory->lua = uint64_t{1024} * static_cast<uint64_t>(lua_gc(session->state(), LUA_GCCOUNT, 0));

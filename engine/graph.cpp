@@ -72,7 +72,7 @@ ValueId Graph::constant(Tensor value, std::string name, std::string site) {
 
 std::vector<ValueId> Graph::append(std::string_view op_name, std::vector<ValueId> inputs, Attrs attrs, std::string name,
                                    std::string site) {
-  const OpDef& op = blaming("", site, [&]() -> const OpDef& { return catalog_->at(op_name); });
+  const OpDef& op = *blaming("", site, [&] { return &catalog_->at(op_name); });
   Node node;
   node.op = &op;
   node.name = std::move(name);

@@ -349,7 +349,7 @@ void SimulatedRuntime::begin_capture(StreamHandle stream) {
   require(!queue.capture, ErrorCode::Internal, queue.name(), " is being recorded already");
   queue.capture = std::make_shared<Capture>();
   queue.capture->thread = std::this_thread::get_id();
-  queue.capture->branches = {&queue};
+  queue.capture->branches.assign(1, &queue);
 }
 
 GraphHandle SimulatedRuntime::end_capture(StreamHandle stream) {

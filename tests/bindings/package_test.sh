@@ -45,7 +45,7 @@ case $test in
   build-tree)
     fresh build-tree
     cat >CMakeLists.txt <<'END'
-cmake_minimum_required(VERSION 3.25)
+cmake_minimum_required(VERSION 3.22)
 project(host LANGUAGES C)
 find_package(moonflow 0.1 REQUIRED)
 add_executable(host ${HOST})
