@@ -47,6 +47,12 @@ Processes& to_meet() {
   return processes();
 }
 
+const mpi::Module& module() {
+  return static_cast<const mpi::Module&>(
+      open_module({"MPI module", "libmoonflow_mpi.so", "MOONFLOW_MPI_MODULE", "moonflow_mpi_module",
+                   mpi::kModuleVersion, "build where there is an MPI, such as Debian's libopenmpi-dev"}));
+}
+
 }  // namespace
 
 Processes& processes() {
@@ -59,10 +65,7 @@ Processes& join_processes(double patience_seconds) {
   static std::mutex once;
   const std::lock_guard lock(once);
   if (joined || !has_launcher()) return processes();
-  const auto& module = static_cast<const mpi::Module&>(
-      open_module({"MPI module", "libmoonflow_mpi.so", "MOONFLOW_MPI_MODULE", "moonflow_mpi_module",
-                   mpi::kModuleVersion, "build where there is an MPI, such as Debian's libopenmpi-dev"}));
-  joined = &module.join(patience_seconds);
+  joined = &module().join(patience_seconds);
   ::on_exit(take_leave, nullptr);  // before the module leaves
   return processes();
 }
