@@ -47,7 +47,7 @@ void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, Layout
 Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call);
 
 // Own kernels, float32 only, for two spatial axes. There may be none, and where the layouts are not those that were
-// asked for, the launch is empty. Layouts throw dnnl::error where a device without oneDNN could not put values there.
+// asked for, the launch is empty.
 bool has_own_conv(const Conv& conv, ConvKind kind, const ConvWay& way);
 bool own_conv_layouts(const Conv& conv, ConvKind kind, const ConvWay& way, LayoutCall& call);
 Launch own_conv(const Conv& conv, ConvKind kind, const ConvWay& way, Activation activation, KernelCall& call);

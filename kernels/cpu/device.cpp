@@ -290,10 +290,6 @@ const dnnl::engine& dnnl_engine(Device& device) {
   if (!has_primitives(device)) throw dnnl::error(dnnl_unimplemented, "a primitive is not fit for real time");
   return static_cast<CpuDevice&>(device).engine;
 }
-bool is_box(const TensorType& type, const Layout& layout) {
-  if (layout.row_major() || is_winograd_filter(layout)) return true;
-  return reorder_boxes(form_beside(type, {}, layout), blocked(type, layout)).has_value();
-}
 bool has_primitives(Device& device) { return !static_cast<CpuDevice&>(device).real_time; }
 dnnl::stream& dnnl_stream(Stream& stream) { return static_cast<CpuStream&>(stream).stream; }
 

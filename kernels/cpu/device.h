@@ -65,9 +65,6 @@ const dnnl::engine& dnnl_engine(Device& device);
 bool has_primitives(Device& device);
 dnnl::stream& dnnl_stream(Stream& stream);
 
-// Whether values are moved there and back without a primitive.
-bool is_box(const TensorType& type, const Layout& layout);
-
 // The attributes every primitive of ours is made with: oneDNN's own scratchpad belongs to the thread that made the
 // primitive, and a plan is made on one thread and run on another. Ask for the bytes with scratchpad_desc().
 dnnl::primitive_attr user_scratchpad();

@@ -337,8 +337,7 @@ void prefer_panels(LayoutCall& call, const Product& sizes) {
                     sizes.batch == 1 && sizes.rows > kFewRows && sizes.columns >= 2 * kPanelLanes && sizes.inner > 0 &&
                     !sizes.transpose_a && sizes.transpose_b;
   if (!fits || !call.lasting[1]) return;
-  const Layout panels = panel_layout(call.input_types[1]);
-  if (has_primitives(call.device) || is_box(call.input_types[1], panels)) call.inputs[1] = panels;
+  call.inputs[1] = panel_layout(call.input_types[1]);
 }
 
 // Packing and rounding must be little beside the product. Of a few rows they are not: there the gain is that half as

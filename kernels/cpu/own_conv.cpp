@@ -29,14 +29,6 @@ bool own_conv_layouts(const Conv& conv, ConvKind kind, const ConvWay& way, Layou
   if (chosen == OwnConv::Winograd) winograd_layouts(conv, kind, call);
   if (chosen == OwnConv::FewChannels) few_channels_layouts(conv, kind, call);
   if (chosen == OwnConv::Sparse) sparse_layouts(conv, call);
-  if (!has_primitives(call.device)) {
-    const auto check = [&](const std::vector<TensorType>& types, const std::vector<Layout>& layouts) {
-      for (size_t i = 0; i < layouts.size(); ++i)
-        if (!is_box(types[i], layouts[i])) throw dnnl::error(dnnl_unimplemented, "only primitives reorder this");
-    };
-    check(call.input_types, call.inputs);
-    check(call.output_types, call.outputs);
-  }
   return chosen != OwnConv::None;
 }
 
