@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a bare Debian 12 to a trained network: installs what is missing, builds, trains LeNet, saves it, and tests it in
-# a second process. usage: bash samples/quickstart.sh [epochs]    (default 3)
+# From a bare Debian or Ubuntu to a trained network: installs what is missing, builds, trains LeNet, saves it, and tests
+# it in a second process. usage: bash samples/quickstart.sh [epochs]    (default 3)
 set -euo pipefail
 here=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
