@@ -4,7 +4,7 @@
 # root, debootstrap and the keys of the system's archive (Debian's ubuntu-keyring has Ubuntu's).
 #   bash tests/elsewhere.sh trixie              Debian 13: the quick start, then every test
 #   bash tests/elsewhere.sh noble -R kernels    Ubuntu 24.04, with arguments for ctest
-# Another compiler: CXX=g++-12 bash tests/elsewhere.sh jammy. It is installed there.
+# Another compiler, which is installed there: CXX=g++-13 bash tests/elsewhere.sh trixie.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 system=${1:?wanted: the name of a release, such as trixie or noble}
