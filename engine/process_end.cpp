@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 #include <thread>
 
@@ -54,6 +55,10 @@ void stop() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
+// Of the calls below that change the list of what an exit does. That list has a lock of the C library's, which a fork
+// would copy as it is: where a thread of ours held it, the child could never exit. So a fork waits for this.
+std::mutex changes;
+
 // In a fork: the other threads stayed behind.
 void forget_other_threads() {
   for (Place* place = places; place; place = place->next) {
@@ -65,7 +70,11 @@ void forget_other_threads() {
 
 bool prepare_process() {
   ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
-  pthread_atfork(nullptr, nullptr, forget_other_threads);
+  pthread_atfork([] { changes.lock(); }, [] { changes.unlock(); },
+                 [] {
+                   changes.unlock();
+                   forget_other_threads();
+                 });
   return exit_waits_from_here();
 }
 
@@ -115,7 +124,8 @@ bool process_ends() noexcept { return ends.load(std::memory_order_relaxed) && !e
 // since a process may make plans for months: a list that ends with our entry has its place for that one again. An exit
 // of another thread that comes just between the two stops at those that stay, behind what is newer than them.
 bool exit_waits_from_here() noexcept {
-  static std::atomic<uint64_t> count{0};
+  const std::lock_guard<std::mutex> changing(changes);
+  static uint64_t count = 0;
   const uint64_t number = ++count;
   if ((number & (number - 1)) == 0) return std::atexit(stop) == 0;
   static char ours;
