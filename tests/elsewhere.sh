@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests on another system than this one, as somebody who has just installed it: a bare Debian or Ubuntu in
 # build-elsewhere/NAME, and in it README's two commands on a copy of the files that git knows of or would add. Needs
-# root, debootstrap and the keys of the system's archive (Debian's ubuntu-keyring has Ubuntu's).
+# root, debootstrap and the keys of the system's archive, which DEBOOTSTRAP_OPTIONS=--keyring=FILE names if need be.
 #   bash tests/elsewhere.sh trixie              Debian 13: the quick start, then every test
 #   bash tests/elsewhere.sh noble -R kernels    Ubuntu 24.04, with arguments for ctest
 # Another compiler, which is installed there: CXX=g++-13 bash tests/elsewhere.sh trixie.
@@ -23,6 +23,7 @@ if [ ! -e "$root/made" ]; then
 fi
 
 mkdir -p "$root"/moonflow "$root"/data
+find "$root/moonflow" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +  # what an earlier copy had
 git ls-files -z --cached --others --exclude-standard | tar --null --create --files-from=- --ignore-failed-read |
   tar --extract --directory="$root/moonflow"
 cp /etc/resolv.conf "$root/etc/"
