@@ -11,14 +11,30 @@
 
 namespace moonflow::cpu {
 
-Blocked Blocked::row_major(const std::vector<int64_t>& dims) {
+Blocked Blocked::dense(const std::vector<int64_t>& dims, const std::vector<int>& order, int block_axis, int64_t block) {
   Blocked form;
   form.rank = static_cast<int64_t>(dims.size());
   std::copy(dims.begin(), dims.end(), form.dims.begin());
   form.padded_dims = form.dims;
-  int64_t stride = 1;
-  for (size_t axis = dims.size(); axis-- > 0; stride *= dims[axis]) form.strides[axis] = stride;
+  if (block > 1) {
+    form.padded_dims[block_axis] = (dims[block_axis] + block - 1) / block * block;
+    form.block_count = 1;
+    form.blocks[0] = block;
+    form.block_axes[0] = block_axis;
+  }
+  int64_t stride = block;
+  for (size_t i = order.size(); i-- > 0;) {
+    const int axis = order[i];
+    form.strides[axis] = stride;
+    stride *= form.padded_dims[axis] / form.block_of(axis);
+  }
   return form;
+}
+
+Blocked Blocked::row_major(const std::vector<int64_t>& dims) {
+  std::vector<int> order(dims.size());
+  std::iota(order.begin(), order.end(), 0);
+  return dense(dims, order);
 }
 
 int64_t Blocked::block_of(int axis) const {
@@ -99,9 +115,9 @@ struct Piece {
 };
 
 struct Side {
-  int64_t block = 1, outer = 0, inner = 0;  // the steps between blocks, and within one
+  int64_t block = 1, outer, inner;  // the steps between blocks, and within one
 
-  Side(const Blocked& form, int axis) : outer(form.strides[axis]) {
+  Side(const Blocked& form, int axis) : outer(form.strides[axis]), inner(outer) {
     int64_t step = 1;
     for (int64_t i = form.block_count; i-- > 0; step *= form.blocks[i]) {
       if (form.block_axes[i] != axis) continue;
@@ -111,7 +127,6 @@ struct Side {
   }
   // Of blocks of so many elements, where there are none or these.
   int64_t outer_of(int64_t elements) const { return block == 1 ? outer * elements : outer; }
-  int64_t inner_of() const { return block == 1 ? outer : inner; }
 };
 
 bool has_one_block_per_axis(const Blocked& form) {
@@ -133,15 +148,10 @@ std::optional<std::vector<Box>> reorder_boxes(const Blocked& from, const Blocked
     const int64_t block = std::max(source.block, target.block), whole = to.dims[axis] / block;
     if (std::min(source.block, target.block) != 1 && source.block != target.block) return std::nullopt;
     const int64_t outer_to = target.outer_of(block), outer_from = source.outer_of(block);
-    const int64_t inner_to = target.inner_of(), inner_from = source.inner_of();
+    const int64_t rest = to.dims[axis] % block;
     std::vector<Piece> pieces;
-    if (block == 1) {
-      pieces = {{0, 0, {{whole, outer_to, outer_from}}}};
-    } else {
-      const int64_t rest = to.dims[axis] % block;
-      if (whole > 0) pieces.push_back({0, 0, {{whole, outer_to, outer_from}, {block, inner_to, inner_from}}});
-      if (rest > 0) pieces.push_back({whole * outer_to, whole * outer_from, {{rest, inner_to, inner_from}}});
-    }
+    if (whole > 0) pieces.push_back({0, 0, {{whole, outer_to, outer_from}, {block, target.inner, source.inner}}});
+    if (rest > 0) pieces.push_back({whole * outer_to, whole * outer_from, {{rest, target.inner, source.inner}}});
     std::vector<Box> longer;
     for (const Box& box : boxes) {
       for (const Piece& piece : pieces) {

@@ -26,6 +26,10 @@ struct Blocked {
   int64_t block_count = 0;
   Each blocks{}, block_axes{};  // outermost first: the elements of each, and its axis
 
+  // Without gaps: the axes in this order, the outermost first. Where `block` is more than one, so many of `block_axis`
+  // lie together innermost, and the last of these blocks is filled up.
+  static Blocked dense(const std::vector<int64_t>& dims, const std::vector<int>& order, int block_axis = 0,
+                       int64_t block = 1);
   static Blocked row_major(const std::vector<int64_t>& dims);
 
   // That of the axis: one, where it has none.

@@ -2,6 +2,7 @@
 #include "kernels/cpu/image_layouts.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/cpu/device.h"
 
@@ -77,50 +78,37 @@ dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format)
   return {{size.batch, size.channels, size.height, size.width}, kFloat, format.channels_last ? Tag::nhwc : Tag::nchw};
 }
 
-Layout reshaped_image(const TensorType& type, const Layout& layout, const TensorType& to) {
-  const Shape& shape = to.shape;
-  const int rank = shape.rank();
-  if (type.shape.rank() < 3 || rank < 3 || shape[0] != type.shape[0] || shape[1] != type.shape[1]) return {};
-  const std::optional<ChannelForm> form = channel_form(type, layout, 1);
-  if (!form) return {};
-  const Blocked from = blocked(type, layout);
-  Blocked arranged = Blocked::row_major(shape.dims());
-  arranged.padded_dims[1] = from.padded_dims[1];
-  arranged.block_count = from.block_count;
-  arranged.blocks = from.blocks;
-  arranged.block_axes = from.block_axes;
-  int64_t stride = form->lanes;
-  for (int axis = rank - 1; axis >= 2; stride *= shape[axis--]) arranged.strides[axis] = stride;
-  arranged.strides[1] = from.block_count == 1 ? stride : 1;
-  arranged.strides[0] = stride * form->blocks;
-  return layout_of(arranged, to);
-}
-
 namespace {
 
-// (batch, channels, height, width), with the channels of a place together: so many of them, or all where that is 0.
-Blocked image_form(const ImageSize& size, int64_t lanes) {
-  const int64_t places = size.height * size.width, together = lanes > 0 ? lanes : size.channels;
-  const int64_t padded = (size.channels + together - 1) / together * together;
-  Blocked form = Blocked::row_major({size.batch, size.channels, size.height, size.width});
-  form.padded_dims[1] = padded;
-  form.strides = {padded * places, lanes > 0 ? places * lanes : 1, size.width * together, together};
-  if (lanes > 0) {
-    form.block_count = 1;
-    form.blocks[0] = lanes;
-    form.block_axes[0] = 1;
-  }
-  return form;
+// Of an image (batch, channels, places...): the channels of a place in blocks of so many, or all together where it is
+// 0.
+Blocked image_form(const std::vector<int64_t>& dims, int64_t lanes) {
+  std::vector<int> order(dims.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (lanes == 0) std::rotate(order.begin() + 1, order.begin() + 2, order.end());
+  return Blocked::dense(dims, order, 1, std::max<int64_t>(lanes, 1));
 }
+
+Layout image_layout(const TensorType& type, int64_t lanes, const ImageFormat& format) {
+  const ImageSize size = image_size(type.shape, format, "image");
+  return layout_of(value_order(image_form({size.batch, size.channels, size.height, size.width}, lanes), format), type);
+}
+
+// What image_form was told.
+int64_t lanes_of(const Blocked& form) { return form.block_count == 1 ? form.blocks[0] : 0; }
 
 }  // namespace
 
+Layout reshaped_image(const TensorType& type, const Layout& layout, const TensorType& to) {
+  const Shape &from = type.shape, &shape = to.shape;
+  if (from.rank() < 3 || shape.rank() < 3 || shape[0] != from[0] || shape[1] != from[1]) return {};
+  if (!channel_form(type, layout, 1)) return {};
+  return layout_of(image_form(shape.dims(), lanes_of(blocked(type, layout))), to);
+}
+
 Layout image_layout_like(const Layout& model, const TensorType& model_type, const TensorType& type,
                          const ImageFormat& format) {
-  if (model.row_major()) return {};
-  const Blocked form = blocked(model_type, model);
-  const int64_t lanes = form.block_count == 1 ? form.blocks[0] : 0;
-  return layout_of(value_order(image_form(image_size(type.shape, format, "image"), lanes), format), type);
+  return model.row_major() ? Layout{} : image_layout(type, lanes_of(blocked(model_type, model)), format);
 }
 
 void lie_alike(LayoutCall& call, int image) {
@@ -140,8 +128,7 @@ namespace {
 int64_t block_of(const TensorType& image, const Layout& layout) {
   const bool is_dense = !layout.row_major() && layout.bytes == image.bytes() && !is_narrow(image.dtype);
   if (!is_dense || image.shape.rank() != 4 || !channel_form(image, layout, 1)) return 0;
-  const Blocked form = blocked(image, layout);
-  return form.block_count == 1 ? form.blocks[0] : 0;
+  return lanes_of(blocked(image, layout));
 }
 
 }  // namespace
@@ -186,8 +173,7 @@ std::optional<Blocks> blocks_of(const TensorType& type, const Layout& layout, co
 
 Layout in_blocks(const TensorType& type, const Layout& offered, const ImageFormat& format) {
   if (blocks_of(type, offered, format)) return offered;
-  const ImageSize size = image_size(type.shape, format, "image");
-  return layout_of(value_order(image_form(size, Blocks::kLanes), format), type);
+  return image_layout(type, Blocks::kLanes, format);
 }
 
 }  // namespace moonflow::cpu

@@ -139,13 +139,7 @@ Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) 
 
 // Panels of kPanelLanes rows of the weight, side by side.
 Layout panel_layout(const TensorType& weight) {
-  const int64_t rows = weight.shape[0], columns = weight.shape[1];
-  Blocked form = Blocked::row_major({rows, columns});
-  form.padded_dims[0] = (rows + kPanelLanes - 1) / kPanelLanes * kPanelLanes;
-  form.strides = {columns * kPanelLanes, kPanelLanes};
-  form.block_count = 1;
-  form.blocks[0] = kPanelLanes;
-  return layout_of(form, weight);
+  return layout_of(Blocked::dense(weight.shape.dims(), {0, 1}, 0, kPanelLanes), weight);
 }
 
 Launch prepare_panels(const Product& sizes, Finish finish) {

@@ -69,15 +69,11 @@ TEST_CASE("a form that oneDNN has a name for is told and understood, in any orde
 }
 
 TEST_CASE("a form without a name is none of oneDNN's, and says so") {
-  Blocked form = Blocked::row_major({32, 7});
-  form.strides = {7 * 32, 32};
-  form.block_count = 1;
-  form.blocks[0] = 5;
-  CHECK_THROWS_AS(cpu::descriptor(form, kFloat), dnnl::error);
+  CHECK_THROWS_AS(cpu::descriptor(Blocked::dense({32, 7}, {0, 1}, 0, 5), kFloat), dnnl::error);
 }
 
-TEST_CASE("a reorder by copies is the library's, and what pads is zero") {
-  const auto device = make_cpu_device(2);
+TEST_CASE("a reorder is the library's, by copies too, and what pads is zero") {
+  const std::unique_ptr<Device> usual = make_cpu_device(2), real_time = make_real_time_cpu_device();  // copies alone
   for (const Known& known : kKnown) {
     CAPTURE(known.name, known.dims);
     const TensorType type{DType::Float32, Shape(known.dims)};
@@ -89,15 +85,17 @@ TEST_CASE("a reorder by copies is the library's, and what pads is zero") {
 
     const Layout layout = cpu::layout_of(cpu::blocked(target), type);
     REQUIRE(cpu::reorder_boxes(cpu::blocked(plain), cpu::blocked(target)).has_value());
-    const auto stream = device->make_stream();
-    const auto reorder = [&](const Layout& a, const Layout& b, std::vector<float> input, size_t size) {
-      std::vector<float> output(size, -1.0f);
-      void* inputs[] = {input.data()};
-      void* outputs[] = {output.data()};
-      device->reorder(type, a, b)(LaunchCall{*stream, inputs, outputs, nullptr});
-      return output;
-    };
-    CHECK(reorder({}, layout, values, wanted.size()) == wanted);
-    CHECK(reorder(layout, {}, wanted, values.size()) == values);
+    for (Device* device : {usual.get(), real_time.get()}) {
+      const auto stream = device->make_stream();
+      const auto reorder = [&](const Layout& a, const Layout& b, std::vector<float> input, size_t size) {
+        std::vector<float> output(size, -1.0f);
+        void* inputs[] = {input.data()};
+        void* outputs[] = {output.data()};
+        device->reorder(type, a, b)(LaunchCall{*stream, inputs, outputs, nullptr});
+        return output;
+      };
+      CHECK(reorder({}, layout, values, wanted.size()) == wanted);
+      CHECK(reorder(layout, {}, wanted, values.size()) == values);
+    }
   }
 }
