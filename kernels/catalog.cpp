@@ -26,6 +26,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   auto catalog = std::make_shared<Catalog>();
   add_elementwise(*catalog);
   add_fill(*catalog);
+  add_fourier(*catalog);
   add_reduce(*catalog);
   add_argmax(*catalog);
   add_shape(*catalog);

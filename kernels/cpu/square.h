@@ -1,4 +1,5 @@
-// A square of registers turned over: the innermost step of transposing floats, or anything else of 4 bytes.
+// A square of registers turned over: the innermost step of transposing floats, or anything else of 4 bytes, and
+// doubles.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +9,15 @@
 
 namespace moonflow::cpu {
 
+// Integers of the size of R's elements, which name lanes.
+template <class R>
+using LanesOf = decltype(std::declval<typename R::Vector>() < std::declval<typename R::Vector>());
+
 // The blocks of kStep lanes beside the diagonal of two rows change places: what of the upper row lies to the right goes
 // to the lower one's left.
 template <class R, int kStep, int... kLane>
 void exchange(typename R::Vector& upper, typename R::Vector& lower, std::integer_sequence<int, kLane...>) {
-  using Lanes = typename R::Integers;
+  using Lanes = LanesOf<R>;
   const typename R::Vector above = upper;
   upper = __builtin_shuffle(above, lower, Lanes{((kLane & kStep) ? R::kWidth + kLane - kStep : kLane)...});
   lower = __builtin_shuffle(above, lower, Lanes{((kLane & kStep) ? R::kWidth + kLane : kLane + kStep)...});
@@ -30,7 +35,8 @@ void transpose(typename R::Vector (&rows)[R::kWidth]) {
 
 // Copies a square whose rows lie `from_step` apart to its transpose, calling change(row) for each register of that.
 template <class R, class Change>
-void copy_square(const float* from, int64_t from_step, float* to, int64_t to_step, const Change& change) {
+void copy_square(const typename R::Element* from, int64_t from_step, typename R::Element* to, int64_t to_step,
+                 const Change& change) {
   typename R::Vector rows[R::kWidth];
 #pragma GCC unroll 16
   for (int i = 0; i < R::kWidth; ++i) rows[i] = R::at(from + i * from_step);

@@ -17,6 +17,7 @@ Kernels make_kernels() {
   add_dense_update(kernels);
   add_elementwise(kernels);
   add_fill(kernels);
+  add_fourier(kernels);
   add_grid_sample(kernels);
   add_index(kernels);
   add_l2_normalize(kernels);

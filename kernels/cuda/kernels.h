@@ -46,6 +46,7 @@ void add_dense_back(Kernels& kernels);
 void add_dense_update(Kernels& kernels);
 void add_elementwise(Kernels& kernels);
 void add_fill(Kernels& kernels);
+void add_fourier(Kernels& kernels);
 void add_index(Kernels& kernels);
 void add_l2_normalize(Kernels& kernels);
 void add_layer_norm(Kernels& kernels);

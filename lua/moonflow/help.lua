@@ -361,7 +361,7 @@ local foreign = {
   apply_rotary_pos_emb = "flow.nn.rotary_embedding", apply_rotary_emb = "flow.nn.rotary_embedding",
   repeat_kv = "flow.nn.dot_product_attention", swiglu = "flow.nn.swish",
   steplr = "flow.optimizer.PiecewiseScalingScheduler", multisteplr = "flow.optimizer.PiecewiseScalingScheduler",
-  istft = "flow.signal.inverse_stft", fft = "flow.signal.rfft", ifft = "flow.signal.irfft",
+  istft = "flow.signal.inverse_stft", fft = "flow.signal.fft", ifft = "flow.signal.ifft",
   spectrogram = "flow.signal.stft", unfold = "flow.signal.frame", fold = "flow.signal.overlap_and_add",
   melspectrogram = "flow.signal.linear_to_mel_weight_matrix", melscale = "flow.signal.linear_to_mel_weight_matrix",
   mfcc = "flow.signal.mfccs_from_log_mel_spectrograms", hanning = "flow.signal.hann_window",

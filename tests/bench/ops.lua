@@ -74,6 +74,10 @@ add("conv transposed 4x4", { 16, 32, 16, 16 }, function(x)
   return flow.layers.conv2d_transpose(x, 16, { kernel_size = 4, strides = 2, padding = "SAME", use_bias = false,
     name = "conv transposed" })
 end)
+for _, size in ipairs { 512, 1000, 8192, 10007 } do  -- a power of two, other factors, a large power, a prime
+  add("rfft of " .. size, { 8, size }, function(x) return flow.signal.rfft(x) end)
+end
+add("stft", { 8, 16000 }, function(x) return flow.signal.stft(x, 512, 160) end)
 add("matmul", { 512, 512 }, function(x) return flow.matmul(x, x) end)
 add("matmul of 4x4", { 10000, 4, 4 }, function(x) return flow.matmul(x, x) end)
 add("matmul of 64", { 64, 32, 64 }, function(x) return flow.matmul(x, x, { transpose_b = true }) end)

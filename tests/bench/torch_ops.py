@@ -55,6 +55,11 @@ add("max pool 3x3, stride 2", IMAGES, lambda x: F.max_pool2d(x, 3, 2))
 add("average pool 2x2", IMAGES, lambda x: F.avg_pool2d(x, 2))
 add("average pool 3x3, stride 1", IMAGES, lambda x: F.avg_pool2d(x, 3, 1))
 add("upsample 2x", (16, 32, 16, 16), lambda x: F.interpolate(x, scale_factor=2))
+for size in (512, 1000, 8192, 10007):
+    add(f"rfft of {size}", (8, size), lambda x: torch.view_as_real(torch.fft.rfft(x)))
+WINDOW = torch.hann_window(512)
+add("stft", (8, 16000), lambda x: torch.view_as_real(torch.stft(x, 512, 160, window=WINDOW, center=False,
+                                                                return_complex=True)))
 add("matmul", (512, 512), lambda x: x @ x)
 add("matmul of 4x4", (10000, 4, 4), lambda x: x @ x)
 add("matmul of 64", (64, 32, 64), lambda x: x @ x.transpose(1, 2))

@@ -214,6 +214,18 @@ describe("a job that is written", function()
       local window = flow.signal.inverse_stft_window_fn(16)
       return flow.signal.inverse_stft(flow.signal.stft(x, 64, 16), 64, 16, { window_fn = window })
     end, { tolerance = 1e-5 })
+    for _, sizes in ipairs { { 12 }, { 3, 15 }, { 2, 3, 10 } } do  -- of one row, too, and of an odd number
+      local count = sizes[#sizes]
+      comes_back(sizes, function(x)
+        return flow.signal.irfft(flow.signal.rfft(x, count + 3) * 2, count + 1)
+      end, { tolerance = 1e-5 })
+      comes_back(sizes, function(x)
+        local spectrum = flow.signal.rfft(x, count - 2)
+        local y = flow.gradients(flow.math.reduce_sum(spectrum * spectrum), x)
+        local pairs_of_x = flow.stack({ x, y }, -1)
+        return flow.signal.ifft(flow.signal.fft(pairs_of_x) * 3)
+      end, { tolerance = 1e-5 })
+    end
   end)
 
   for _, dtype in ipairs { "float32", "int32", "int64" } do

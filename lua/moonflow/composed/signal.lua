@@ -56,11 +56,26 @@ end
 
 local function reshape(x, shape, name) return (ops.apply("reshape", { x }, { shape = shape }, name)) end
 
--- In the shape and the dtype that the result of a function has, called by its name. What is narrow was widened before,
--- since it cannot tell a whisper beside a voice.
+-- In the dtype that the result of a function has, called by its name. What is narrow was widened before, since it
+-- cannot tell a whisper beside a voice.
+local function of_dtype(x, dtype, name)
+  if x.dtype == dtype then return (ops.apply("identity", { x }, nil, name)) end
+  return (ops.apply("cast", { x }, { dtype = dtype }, name))
+end
+
+-- The same, in that shape.
 local function finished(x, shape, dtype, name)
   if x.dtype == dtype then return reshape(x, shape, name) end
-  return (ops.apply("cast", { reshape(x, shape) }, { dtype = dtype }, name))
+  return of_dtype(reshape(x, shape), dtype, name)
+end
+
+-- x, where it has complex numbers.
+local function pairs_of(x, wanted, signature)
+  check_floating(x, signature)
+  if #x.shape < 2 or x.shape[#x.shape - 1] ~= 2 then
+    signature:fail((": '%s' is %s, wanted %s"):format(x.name, tostring(x.shape), wanted))
+  end
+  return x
 end
 
 -- ---- windows ------------------------------------------------------------------------------------------------------
@@ -207,37 +222,14 @@ end)
 
 -- ---- spectra ------------------------------------------------------------------------------------------------------
 
--- The transform of real numbers, which is no larger than matrices may be.
-local function transform_of(size, signature)
-  check_size(size, "fft_length", signature)
-  local how = fourier.transform(size, 1, true)
-  if how.numbers > arguments.most_listed then
-    signature:fail((": an fft_length of %d takes a matrix of %g numbers, wanted one up to 65536 whose factors are "
-      .. "small, as those of a power of two"):format(size, how.numbers))
-  end
-  return how
-end
-
--- (rows, have) -> (rows, fft_length / 2 + 1, 2), and back.
-local function spectra_of(of_job, x, how)
-  local rows, have = unpack(x.shape:table())
-  x = fourier.of_length(of_job, of_job:apply("reshape", { x }, { shape = { rows, have, 1 } }, "rows"), how.size)
-  return fourier.forward(of_job, x, how, "spectra")
-end
-
-local function signals_of(of_job, x, how)
-  local y = fourier.back(of_job, fourier.of_length(of_job, x, how.frequencies), how, "signals")
-  return of_job:apply("reshape", { y }, { shape = { x.shape[0], how.size } }, "rows")
-end
-
 local complex_text = [[
 A complex number is a pair, real and imaginary, along a last axis. So of y the power is
   flow.math.reduce_sum(flow.math.square(y), { axis = -1 }), and the magnitude flow.math.sqrt of it.]]
 
 local how_text = [[
 dtypes: float32 or float64; bfloat16 and float16 are computed in float32
-Computed by products with cosines and sines, which are rounded once: two small ones where fft_length has factors, as
-  powers of two have. Mixed precision and TF32 leave them alone.]]
+Computed by passes for the factors of fft_length, n * log(n) of work; where one is a prime above 61, by three transforms
+  of a power of two. Mixed precision leaves them alone.]]
 
 define("rfft", {
   { "input_tensor", "blob" },
@@ -250,16 +242,15 @@ The spectrum of real numbers, up to half of their rate.
 shapes: input_tensor (..., length) -> (..., floor(fft_length / 2) + 1, 2)
 ]] .. how_text .. [[
 
-errors: an fft_length below 1, above 65536 or so, or with a prime of some thousands in it]],
+errors: an fft_length below 1 or above 2^27]],
 function(given, t, signature)
   local x = given.input_tensor
   check_floating(x, signature)
-  local sizes, rows = leading(x, 1, "(..., length)", signature)
-  local have, dtype = x.shape[#sizes], x.dtype
-  local how = transform_of(given.fft_length or have, signature)
+  leading(x, 1, "(..., length)", signature)
+  local size = given.fft_length or x.shape[#x.shape - 1]
+  check_size(size, "fft_length", signature)
   local name = given.name or t:unnamed("Rfft")
-  local y = spectra_of(tools.new(t, signature, name), reshape(ops.widened(x), { rows, have }), how)
-  return finished(y, with(sizes, y.shape[1], 2), dtype, name)
+  return of_dtype(fourier.of_real(tools.new(t, signature, name), ops.widened(x), size, "spectra"), x.dtype, name)
 end)
 
 define("irfft", {
@@ -271,31 +262,49 @@ shapes: input_tensor (..., frequencies, 2) -> (..., fft_length). Frequencies tha
   floor(fft_length / 2) and the imaginary parts of the first and of fft_length / 2 are not heeded
 ]] .. how_text .. [[
 
-errors: a last axis other than of 2; an fft_length that rfft refuses]],
+errors: a last axis other than of 2; an fft_length below 1 or above 2^27]],
 function(given, t, signature)
-  local x, wanted = given.input_tensor, "(..., frequencies, 2)"
-  check_floating(x, signature)
-  local sizes, rows = leading(x, 2, wanted, signature)
-  local have, dtype = x.shape[#sizes], x.dtype
-  if x.shape[#sizes + 1] ~= 2 then
-    signature:fail((": '%s' is %s, wanted %s"):format(x.name, tostring(x.shape), wanted))
-  end
-  local size = given.fft_length or 2 * (have - 1)
-  local how = transform_of(size, signature)
+  local x = pairs_of(given.input_tensor, "(..., frequencies, 2)", signature)
+  local axis = #x.shape - 2
+  local size = given.fft_length or 2 * (x.shape[axis] - 1)
+  check_size(size, "fft_length", signature)
   local name = given.name or t:unnamed("Irfft")
-  local y = signals_of(tools.new(t, signature, name), reshape(ops.widened(x), { rows, have, 2 }), how)
-  return finished(y, with(sizes, size), dtype, name)
+  local of_job = tools.new(t, signature, name)
+  local y = fourier.of_length(of_job, ops.widened(x), axis, fourier.half(size))
+  return of_dtype(fourier.to_real(of_job, y, size, size, "signals"), x.dtype, name)
 end)
 
--- That of fft_length, or of the least power of two that holds a frame.
-local function transform_of_frames(given, signature)
+for name, way in pairs { fft = "forward", ifft = "back" } do
+  define(name, { { "input", "blob" } }, (name == "fft" and [[
+The spectrum of complex numbers.
+  out[..., k] = sum over n of input[..., n] * exp(-2 pi i k n / length)
+]] or [[
+The complex numbers that have a spectrum: fft's way back, divided by their number.
+  out[..., n] = 1 / length * sum over k of input[..., k] * exp(+2 pi i k n / length)
+]]) .. complex_text .. [[
+
+shapes: input (..., length, 2) -> the same
+]] .. how_text .. [[
+
+errors: a last axis other than of 2; no numbers]],
+  function(given, t, signature)
+    local x = pairs_of(given.input, "(..., length, 2)", signature)
+    check_size(x.shape[#x.shape - 2], "the length", signature)
+    local whole = given.name or t:unnamed(name == "fft" and "Fft" or "Ifft")
+    return of_dtype(fourier[way](tools.new(t, signature, whole), ops.widened(x), "spectra"), x.dtype, whole)
+  end)
+end
+
+-- fft_length, or the least power of two that holds a frame.
+local function size_of_frames(given, signature)
   check_frames(given, signature)
   local size = given.fft_length
   if not size then
     size = 1
     while size < given.frame_length do size = 2 * size end
   end
-  return transform_of(size, signature)
+  check_size(size, "fft_length", signature)
+  return size
 end
 
 local fft_parameter = { "fft_length", "integer?",
@@ -320,14 +329,14 @@ note: a frame begins with its first sample, as in TensorFlow; torch.stft is so w
 function(given, t, signature)
   local x = given.signals
   check_floating(x, signature)
-  local how, dtype = transform_of_frames(given, signature), x.dtype
+  local size, dtype = size_of_frames(given, signature), x.dtype
   local sizes, rows = leading(x, 1, "(..., samples)", signature)
   local name = given.name or t:unnamed("Stft")
   local of_job = tools.new(t, signature, name)
   local y = framed(of_job, reshape(ops.widened(x), { rows, x.shape[#sizes], 1 }), given, x, signature)
   local count = y.shape[1]
   y = of_job:apply("reshape", { y }, { shape = { rows * count, given.frame_length } }, "frames")
-  y = spectra_of(of_job, windowed(of_job, y, given.window_fn, t, signature), how)
+  y = fourier.of_real(of_job, windowed(of_job, y, given.window_fn, t, signature), size, "spectra")
   return finished(y, with(sizes, count, y.shape[1], 2), dtype, name)
 end)
 
@@ -343,19 +352,17 @@ errors: another number of frequencies; a window of another length than frame_len
 function(given, t, signature)
   local x = given.stfts
   check_floating(x, signature)
-  local how, dtype = transform_of_frames(given, signature), x.dtype
-  local wanted = ("(..., frames, %d, 2)"):format(how.frequencies)
+  local size, dtype = size_of_frames(given, signature), x.dtype
+  local wanted = ("(..., frames, %d, 2)"):format(fourier.half(size))
   local sizes, rows = leading(x, 3, wanted, signature)
   local count, frequencies, parts = x.shape[#sizes], x.shape[#sizes + 1], x.shape[#sizes + 2]
-  if frequencies ~= how.frequencies or parts ~= 2 or count < 1 then
-    signature:fail((": '%s' is %s, wanted %s for an fft_length of %d"):format(x.name, tostring(x.shape), wanted,
-      how.size))
+  if frequencies ~= fourier.half(size) or parts ~= 2 or count < 1 then
+    signature:fail((": '%s' is %s, wanted %s for an fft_length of %d"):format(x.name, tostring(x.shape), wanted, size))
   end
   local name, length = given.name or t:unnamed("InverseStft"), given.frame_length
   local of_job = tools.new(t, signature, name)
-  local y = signals_of(of_job, reshape(ops.widened(x), { rows * count, frequencies, 2 }), how)
-  y = fourier.of_length(of_job, reshape(y, { rows * count, how.size, 1 }), length)
-  y = of_job:apply("reshape", { y }, { shape = { rows * count, length } }, "frames")
+  local y = reshape(ops.widened(x), { rows * count, frequencies, parts })
+  y = fourier.to_real(of_job, y, size, length, "frames")
   y = windowed(of_job, y, given.window_fn, t, signature)
   y = frames.sum(of_job, reshape(y, { rows, count, length }), given.frame_step, "sums")
   return finished(y, with(sizes, y.shape[1]), dtype, name)
@@ -454,9 +461,7 @@ function(given, t, signature)
     local size = given.n or rows.shape[1]
     check_size(size, "n", signature)
     if kind == 1 and size < 2 then signature:fail ": type 1 is of 2 numbers or more, got 1" end
-    local count = rows.shape[0]
-    rows = fourier.of_length(of_job, reshape(rows, { count, rows.shape[1], 1 }), size)
-    return cosine_transform(of_job, reshape(rows, { count, size }), kind, norm, 1, size)
+    return cosine_transform(of_job, fourier.of_length(of_job, rows, 1, size), kind, norm, 1, size)
   end)
 end)
 

@@ -526,8 +526,8 @@ function ops.dot_product_attention(w)
     { perm = { ints = { 0, 2, 1, 3 } } }), log_sum
 end
 
-for _, more in ipairs { require "moonflow.onnx.export_images", require "moonflow.onnx.export_random" } do
-  for op, write in pairs(more) do ops[op] = write end
+for _, more in ipairs { "images", "random", "spectra" } do
+  for op, write in pairs(require("moonflow.onnx.export_" .. more)) do ops[op] = write end
 end
 
 return ops

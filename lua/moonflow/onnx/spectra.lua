@@ -18,6 +18,19 @@ local function check_size(node, size)
   if not size or size < 1 then node:fail("its length is " .. tostring(size) .. ", wanted 1 or more", "out_of_range") end
 end
 
+-- Rows (count, size, parts) of real numbers, or of complex ones.
+local function real(node, x) return node:reshape(x, { x.shape[0], x.shape[1] }, "real") end
+local function complex(node, x)
+  if x.shape[2] == 2 then return x end
+  return node:apply("pad", { x }, { paddings = { 0, 0, 0, 0, 0, 1 } }, "complex")
+end
+
+-- The real numbers (count, size, 1) of half a spectrum.
+local function mirrored(node, x, size)
+  x = fourier.of_length(node, complex(node, x), 1, fourier.half(size))
+  return node:reshape(fourier.to_real(node, x, size, size, "signals"), { x.shape[0], size, 1 }, "rows")
+end
+
 function operators.DFT(node)
   local x = node:input(1)
   local rank, is_new = #x.shape, node.opset >= 20
@@ -36,14 +49,9 @@ function operators.DFT(node)
   local sizes = x.shape:table()
   local count = count_of({ unpack(sizes, 1, rank - 2) })
   x = node:reshape(x, { count, sizes[rank - 1], parts }, "rows")
-  if is_inverse and parts == 1 then
-    x = node:apply("pad", { x }, { paddings = { 0, 0, 0, 0, 0, 1 } }, "complex")
-  end
-  local how = fourier.transform(size, is_mirrored and 1 or is_inverse and 2 or parts,
-    is_mirrored or not is_inverse and is_half(node, 0, parts))
-  node:check_list(how.numbers)
-  x = fourier.of_length(node, x, is_mirrored and how.frequencies or size)
-  local y = (is_inverse and fourier.back or fourier.forward)(node, x, how, "product")
+  local y = is_mirrored and mirrored(node, x, size)
+    or not is_inverse and is_half(node, 0, parts) and fourier.of_real(node, real(node, x), size, "spectra")
+    or fourier[is_inverse and "back" or "forward"](node, complex(node, fourier.of_length(node, x, 1, size)), "spectra")
   sizes[rank - 1], sizes[rank] = y.shape[1], y.shape[2]
   return node:swapped(node:reshape(y, sizes, "parts"), axis, rank - 2)
 end
@@ -65,13 +73,13 @@ function operators.STFT(node)
   elseif length < size then
     node:fail(("its signal is %s, shorter than a frame of %d"):format(tostring(x.shape), size), "shape_mismatch")
   end
-  local how = fourier.transform(size, parts, is_half(node, 1, parts))
-  node:check_list(how.numbers)
   local y = frames.cut(node, node:reshape(x, { batch, length, parts }, "signal"), size, step, "frames")
   local count = y.shape[1]
   if window then y = node:apply("multiply", { y, node:along(window, 4, 2, "window") }, nil, "windowed") end
-  y = fourier.forward(node, node:reshape(y, { batch * count, size, parts }, "rows"), how, "product")
-  return node:reshape(y, { batch, count, how.frequencies, 2 }, "spectra")
+  y = node:reshape(y, { batch * count, size, parts }, "rows")
+  y = is_half(node, 1, parts) and fourier.of_real(node, real(node, y), size, "spectra")
+    or fourier.forward(node, complex(node, y), "spectra")
+  return node:reshape(y, { batch, count, y.shape[1], 2 }, "spectra")
 end
 
 return operators
