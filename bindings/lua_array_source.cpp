@@ -88,8 +88,7 @@ Tensor from_array(lua_State* L, const std::optional<DType>& dtype, const std::op
 }
 
 Tensor from_number(lua_State* L, DType dtype, const std::optional<Shape>& shape) {
-  const Tensor array = Tensor::allocate({dtype, Shape()}, state_of(L).memory);
-  visit_stored(dtype, [&](auto like) { *array.data<decltype(like)>() = element_at<decltype(like)>(L, 1); });
+  const Tensor array = scalar_at(L, 1, dtype, state_of(L).memory);
   return shape ? array.reshaped(*shape) : array;
 }
 

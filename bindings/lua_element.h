@@ -47,6 +47,23 @@ double number_of(T element, const char* accessor) {
   return static_cast<double>(element);
 }
 
+// Writes the number at `index` as an element of the dtype. For phase 2.
+inline void store_number_at(lua_State* L, int index, DType dtype, void* to) {
+  visit_stored(dtype, [&](auto like) { *static_cast<decltype(like)*>(to) = element_at<decltype(like)>(L, index); });
+}
+
+// An array without axes of that number.
+inline Tensor scalar_at(lua_State* L, int index, DType dtype, const std::shared_ptr<HostMemory>& memory) {
+  Tensor array = Tensor::allocate({dtype, Shape()}, memory);
+  store_number_at(L, index, dtype, array.data<char>());
+  return array;
+}
+
+// Is a Lua number given for an input without axes? It stands for an array of itself.
+inline bool is_scalar_at(lua_State* L, int index, const TensorType& wanted) {
+  return lua_type(L, index) == LUA_TNUMBER && wanted.shape.rank() == 0;
+}
+
 inline double load_number(const Tensor& array, int64_t element, const char* accessor) {
   return visit_stored(array.dtype(),
                       [&](auto like) { return number_of(array.data<decltype(like)>()[element], accessor); });

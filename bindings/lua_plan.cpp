@@ -1,6 +1,7 @@
 // The plan userdata: a compiled graph, and the submit side of runs.
 #include <climits>
 
+#include "bindings/lua_element.h"
 #include "bindings/lua_module.h"
 
 namespace moonflow::lua {
@@ -8,6 +9,13 @@ namespace moonflow::lua {
 namespace {
 
 PlanBox& self(lua_State* L) { return box_at<PlanBox>(L, 1, "a plan"); }
+
+// What is given for the i-th input of the plan.
+Tensor feed_at(lua_State* L, int index, const Plan& plan, size_t i, const State& state) {
+  if (i < plan.feeds.size() && is_scalar_at(L, index, plan.feeds[i].type))
+    return scalar_at(L, index, plan.feeds[i].type.dtype, state.memory);
+  return array_at(L, index, "input", state);
+}
 
 // plan:submit(may_inline, taps_on or nil, feeds...) -> run, or nil, "busy"
 int submit(lua_State* L) {
@@ -29,7 +37,9 @@ int submit(lua_State* L) {
       }
     }
     if (last > 3) submission.feeds.reserve(static_cast<size_t>(last - 3));
-    for (int i = 4; i <= last; ++i) submission.feeds.push_back(array_at(L, i, "input"));
+    const State& state = state_of(L);
+    for (int i = 4; i <= last; ++i)
+      submission.feeds.push_back(feed_at(L, i, *box.plan, static_cast<size_t>(i - 4), state));
     run = box.session->submit(box.plan, std::move(submission));
   });
   if (run == 0) {
@@ -59,11 +69,11 @@ int call(lua_State* L) {
   bool done = false;
   const auto run = [&] {
     Tensor* feeds = nullptr;
-    if (feed_count == 1) {
+    if (feed_count == 1 && lua_type(L, 2) != LUA_TNUMBER) {
       feeds = &array_at(L, 2, "input", state);
     } else {
       box->feeds.resize(static_cast<size_t>(feed_count));
-      for (int i = 0; i < feed_count; ++i) box->feeds[i] = array_at(L, i + 2, "input", state);
+      for (int i = 0; i < feed_count; ++i) box->feeds[i] = feed_at(L, i + 2, *box->plan, static_cast<size_t>(i), state);
       feeds = box->feeds.data();
     }
     if (tap_count > 1) {

@@ -4,6 +4,7 @@
 #include <climits>
 #include <functional>
 
+#include "bindings/lua_element.h"
 #include "bindings/lua_module.h"
 #include "kernels/catalog.h"
 
@@ -55,23 +56,33 @@ int run(lua_State* L) {
     const size_t count = static_cast<size_t>(last - 1);
     require(count == 0 || count == inputs.size(), ErrorCode::InvalidArgument, "takes ", inputs.size(),
             " arrays, or none, got ", count);
-    for (size_t i = 0; i < count; ++i) {
-      const TensorType& type = array_at(L, static_cast<int>(i) + 2, "input", state).type();
-      require(type == inputs[i].type(), ErrorCode::ShapeMismatch, "input ", i + 1, " is ", inputs[i].type(), ", got ",
-              type);
-    }
-    // What was now may be what is before, so of such a feed a copy is taken before any input is written.
+    // What was now may be what is before, so of such a feed a copy is taken before any input is written. Numbers are
+    // tried before as well, since the dtype may not have them.
     std::vector<Tensor> aside;
     for (size_t i = 0; i < count; ++i) {
-      const Tensor& feed = *find_box<Tensor>(L, static_cast<int>(i) + 2, state);
+      const int at = static_cast<int>(i) + 2;
+      if (is_scalar_at(L, at, inputs[i].type())) {
+        alignas(double) char any_element[sizeof(double)];
+        store_number_at(L, at, inputs[i].dtype(), any_element);
+        continue;
+      }
+      const Tensor& feed = array_at(L, at, "input", state);
+      require(feed.type() == inputs[i].type(), ErrorCode::ShapeMismatch, "input ", i + 1, " is ", inputs[i].type(),
+              ", got ", feed.type());
       if (!is_in_another(feed, inputs, i)) continue;
       aside.resize(count);
       aside[i] = feed.copy(state.memory);
     }
     for (size_t i = 0; i < count; ++i) {
-      const Tensor& given = *find_box<Tensor>(L, static_cast<int>(i) + 2, state);
+      const int at = static_cast<int>(i) + 2;
+      char* const input = inputs[i].data<char>();
+      if (is_scalar_at(L, at, inputs[i].type())) {
+        store_number_at(L, at, inputs[i].dtype(), input);
+        continue;
+      }
+      const Tensor& given = *find_box<Tensor>(L, at, state);
       const Tensor& feed = aside.empty() || !aside[i] ? given : aside[i];
-      if (feed.data() != inputs[i].data()) std::copy_n(feed.data<char>(), feed.bytes(), inputs[i].data<char>());
+      if (feed.data() != inputs[i].data()) std::copy_n(feed.data<char>(), feed.bytes(), input);
     }
     begun = true;
     box.call->run();

@@ -277,7 +277,8 @@ local function plan_for(self, feeds)
   if not self.dynamic then return self.plan end
   local leaves = {}
   for i, leaf in ipairs(self.leaves) do
-    leaves[i] = { name = leaf.name, placeholder = leaf.placeholder, shape = feeds[i].shape:table() }
+    local shape = arguments.kind(feeds[i]) == "ndarray" and feeds[i].shape:table() or {}
+    leaves[i] = { name = leaf.name, placeholder = leaf.placeholder, shape = shape }
   end
   local signature, plans = self:signature_of(leaves), self.plans
   for i, entry in ipairs(plans) do

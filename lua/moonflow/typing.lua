@@ -98,6 +98,10 @@ function Placeholder:fault(feed, shape)
     feed = feed[1]
   end
   local want = self.dtype .. " (" .. table.concat(shape, ", ") .. ")"
+  if type(feed) == "number" and #shape == 0 and not is_list then
+    local fits, problem = pcall(core.array, feed, self.dtype)
+    return not fits and ("is %s, its placeholder wants %s: %s"):format(feed, want, problem.message) or nil
+  end
   if arguments.kind(feed) ~= "ndarray" or feed.released then
     return "is " .. arguments.describe(feed) .. ", its placeholder wants an ndarray " .. want
       .. arguments.maker(feed, self.dtype, shape)
@@ -124,7 +128,8 @@ end
 -- ---- leaves -------------------------------------------------------------------------------------------------------
 
 typing.Numpy = new_type("Numpy", "Numpy")
---- An input of fixed shape and dtype: `tp.Numpy.Placeholder({ 100, 10 }, { dtype = flow.float })`.
+--- An input of fixed shape and dtype: `tp.Numpy.Placeholder({ 100, 10 }, { dtype = flow.float })`. One without axes,
+--- of shape {}, takes a number too: `job(x, 0.1)`.
 typing.Numpy.Placeholder = placeholder("flow.typing.Numpy.Placeholder", "Numpy")
 
 typing.ListNumpy = new_type("ListNumpy", "ListNumpy")

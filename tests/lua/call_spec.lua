@@ -118,4 +118,47 @@ describe("a synchronous call", function()
       assert.is_true(call[3] == vector(call[1] + 2, 2))
     end
   end)
+
+  it("takes a number for an input without axes, whatever the form", function()
+    local scalar, whole = tp.Numpy.Placeholder({}), tp.Numpy.Placeholder({}, { dtype = flow.int32 })
+    local function define(returns, inputs, body)
+      return flow.global_function { inputs = inputs, returns = returns } (body)
+    end
+    local function blend(x, share, step) return x * share + flow.cast(step, flow.float) end
+    local inputs = { x = tp.Numpy.Placeholder({ 2 }), share = scalar, step = whole }
+    local job, later = define(tp.Numpy, inputs, blend), define(tp.Callback[tp.Numpy], inputs, blend)
+    local wanted = vector(3.5, 4)
+    assert.is_true(job(vector(1, 2), 0.5, 3) == wanted)
+    assert.is_true(job { x = vector(1, 2), share = 0.5, step = np.array(3, flow.int32) } == wanted)
+    local delivered = 0
+    for _ = 1, 20 do
+      later(vector(1, 2), 0.5, 3)(function(y)
+        assert.is_true(y == wanted)
+        delivered = delivered + 1
+      end)
+      assert.is_true(job(vector(1, 2), 0.5, 3) == wanted)
+    end
+    flow.sync()
+    assert.equal(20, delivered)
+    local watched = 0
+    job:watch("share", function(value) watched = watched + value:item() end)
+    job(vector(1, 2), 0.5, 3)
+    assert.equal(0.5, watched)
+
+    local double = define(tp.Numpy, { share = scalar }, function(share) return share * 2 end)
+    assert.equal(3, double(1.5):item())
+    local nested = define(tp.Numpy, { parts = { scalar, tp.Numpy.Placeholder({ 2 }) } }, function(parts)
+      return parts[1] * parts[2]
+    end)
+    assert.is_true(nested { 2, vector(1, 2) } == vector(2, 4))
+    local drawing = define(tp.Numpy, { share = scalar }, function(share)
+      return share + 0 * flow.random.normal(0, 1, { 1 })
+    end)
+    assert.equal(2, drawing(2):item())
+    local list = define(tp.Numpy, { x = tp.ListNumpy.Placeholder({ 4 }), share = scalar }, function(x, share)
+      return x * share
+    end)
+    assert.is_true(list({ vector(1, 2) }, 3) == vector(3, 6))
+    assert.is_true(list({ vector(1, 2, 3) }, 3) == vector(3, 6, 9))
+  end)
 end)

@@ -163,8 +163,12 @@ local train_job = flow.global_function {
     golden("train_job: input 'labels' is a table, its placeholder wants an ndarray int32 (4); np.array(it, flow.int32) "
       .. "makes one", define .. [[
 >>train_job(np.zeros({ 4, 3 }), { 1, 2, 3, 4 })]])
-    golden("job: input 'rate' is 0.5, its placeholder wants an ndarray float32 (); np.array(0.5) makes one", [[
-  local job = flow.global_function { inputs = { rate = tp.Numpy.Placeholder({}) } } (function(rate) return rate end)
+    golden("train_job: input 'images' is 0.5, its placeholder wants an ndarray float32 (4, 3)", define .. [[
+>>train_job(0.5, np.zeros({ 4 }, flow.int32))]])
+    golden("job: input 'step' is 0.5, its placeholder wants int32 (): the number 0.5 is no int32 (-2147483648 to "
+      .. "2147483647, without a fraction)", [[
+  local step = tp.Numpy.Placeholder({}, { dtype = flow.int32 })
+  local job = flow.global_function { inputs = { step = step } } (function(step) return step end)
 >>job(0.5)]])
     golden("train_job: takes 2 inputs (images, labels), got 1", define .. [[
 >>train_job(np.zeros({ 4, 3 }))]])

@@ -174,6 +174,19 @@ describe("a prepared call", function()
     assert.is_true(call(vector(1, 1)) == vector(3, 3)) -- is there again
   end)
 
+  it("takes a number for an input without axes, or says that it is none of its dtype", function()
+    local call = flow.global_function {
+      name = "step", returns = tp.Numpy,
+      inputs = { x = tp.Numpy.Placeholder({ 2 }), step = tp.Numpy.Placeholder({}, { dtype = flow.int32 }) },
+    } (function(x, step) return x + flow.cast(step, flow.float) end):prepare()
+    assert.is_true(call(vector(1, 2), 3) == vector(4, 5))
+    call.inputs.step = 4
+    assert.is_true(call() == vector(5, 6))
+    raises("invalid_argument", "input 'step' is 0.5, its placeholder wants int32 (): the number 0.5 is no int32", call,
+      vector(7, 7), 0.5)
+    assert.is_true(call() == vector(5, 6))
+  end)
+
   it("can be fed with what it gave", function()
     local T = tp.Numpy.Placeholder({ 2 })
     local job = flow.global_function { inputs = { x = T, h = T }, returns = tp.Numpy } (function(x, h)
