@@ -452,12 +452,13 @@ template <class T>
 MOONFLOW_BOTH T bounded(T x) {
   return x < T(-1000) ? T(-1000) : x > T(1000) ? T(1000) : x;
 }
+// At the infinity where the sigmoid is 0, the end in place of it.
 struct Swish : Vectorised {
   explicit Swish(const Attrs& attrs) : beta(attrs.number("beta")) {}
   template <class T>
   MOONFLOW_BOTH T operator()(T x) const {
-    const T s = Sigmoid{}(static_cast<T>(beta) * x);
-    return (s == 0 ? bounded(x) : x) * s;
+    const T bx = static_cast<T>(beta) * x, end = beta < 0 ? T(1000) : T(-1000);
+    return (bx < T(-1000) ? end : x) * Sigmoid{}(bx);
   }
   double beta;
 };
