@@ -1,6 +1,6 @@
 --- Call forms: what OneFlow calls the parameters of a function, and of flow.np NumPy, and their order there, where
 -- either is not ours. With it a call of a ported script means what it did. np.eye and np.pad take what was their own
--- order before they had NumPy's.
+-- order before they had NumPy's. Draws in a job, which OneFlow had not, are as TensorFlow's.
 -- A form lists the original's parameters: "name", "original=ours", or, of one that there is none of here, a table: its
 -- name, its kind, the only value it may have (any of its kind when nil), and what to do about others. The order is
 -- taken where what is given by position does not fit ours; the names are always taken. Where both orders would take the
@@ -91,6 +91,8 @@ return {
     "grad_clipping", train_step_lbn, "loss_scale_policy", named_after = 2,
   },
   ["flow.random.bernoulli"] = { "x", "seed", of_its_own_type, "name" },
+  ["flow.random.normal"] = { "shape", "mean", "stddev", "dtype", "seed", "name" },
+  ["flow.random.uniform"] = { "shape", "minval=low", "maxval=high", "dtype", "seed", "name" },
   ["flow.range"] = { "start", "limit=stop", "delta=step", "dtype", "name" },
   ["flow.reverse"] = one_input,
   ["flow.slice_v2"] = { "x", "slice_tup_list=slices" },

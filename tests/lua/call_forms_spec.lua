@@ -68,6 +68,21 @@ describe("the original's order of arguments", function()
     same({ { 2 }, { 5 } }, function(a) return flow.math.reduce_mean(a, 1, true, "mean") end)
   end)
 
+  it("has the shape of a draw first, as TensorFlow has it", function()
+    local function draws(body)
+      flow.set_seed(5)
+      local drawn = checks.run({}, body, { name = "job" })
+      flow.clear_default_session()
+      return drawn
+    end
+    local normal = draws(function() return flow.random.normal(2, 3, { 2, 4 }) end)
+    assert.is_true(normal == draws(function() return flow.random.normal({ 2, 4 }, 2, 3) end))
+    assert.is_true(np.allclose(normal, 2 + 3 * draws(function() return flow.random.normal({ 2, 4 }) end)))
+    local uniform = draws(function() return flow.random.uniform(-1, 1, { 3 }) end)
+    assert.is_true(uniform == draws(function() return flow.random.uniform({ 3 }, -1, 1) end))
+    assert.is_true(uniform == draws(function() return flow.random.uniform({ 3 }, { minval = -1, maxval = 1 }) end))
+  end)
+
   it("leaves ours as it is", function()
     same({ { 0, 2 }, { 0, 1 } }, function(a) return flow.math.top_k(a, 2, true) end)
     same({ { 3, 2, 1 }, { 6, 5, 4 } }, function(a) return flow.sort(a, "DESCENDING") end)
