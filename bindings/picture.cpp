@@ -32,7 +32,9 @@ PictureBytes::PictureBytes(const Tensor& picture, int64_t longest_side) : pictur
   const bool channels_first = shape.rank() == 3 && shape[0] >= 1 && shape[0] <= 4;  // as convolutions have it
   require((shape.rank() == 2 || shape.rank() == 3) && channels_ >= 1 && channels_ <= 4, ErrorCode::ShapeMismatch,
           "the picture is ", shape, ", wanted (height, width) or (height, width, channels) with 1 to 4 channels",
-          channels_first ? "; a:transpose({ 1, 2, 0 }) puts them last" : "");
+          channels_first      ? "; a:transpose({ 1, 2, 0 }) puts them last"
+          : shape.rank() >= 3 ? "; np.join_pictures(a) puts many side by side"
+                              : "");
   require(shape[0] >= 1 && shape[1] >= 1 && std::max(shape[0], shape[1]) <= longest_side &&
               shape.count() < kMostPictureBytes,
           ErrorCode::ShapeMismatch, "the picture is ", shape, ", wanted sides from 1 to ", longest_side,

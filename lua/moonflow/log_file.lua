@@ -316,19 +316,9 @@ local function sheet_of(array)
     errors.raise("shape_mismatch", "log:images: there is nothing in " .. tostring(array.shape))
   end
   local count = math.min(pictures.shape[0], kMostImages)
-  local height, width = pictures.shape[2], pictures.shape[3]
-  local light = np.concat({ light_of(pictures:rows(0, count)), np.ones({ count, 1, height, width }) }, 1)
-  local channels = light.shape[1]
-  local columns = math.ceil(math.sqrt(count))
-  local rows = math.ceil(count / columns)
-  local cells = rows * columns
-  if cells > count then light = np.concat({ light, np.zeros({ cells - count, channels, height, width }) }) end
-  light = np.concat({ light, np.zeros({ cells, channels, 1, width }) }, 2)
-  light = np.concat({ light, np.zeros({ cells, channels, height + 1, 1 }) }, 3)
-  light = light:reshape({ rows, columns, channels, height + 1, width + 1 }):transpose({ 0, 3, 1, 4, 2 })
-    :reshape({ rows * (height + 1), columns * (width + 1), channels })
-    :slice({ 0, rows * (height + 1) - 1 }, { 0, columns * (width + 1) - 1 })
-  return light, count
+  local light = light_of(pictures:rows(0, count))
+  local opaque = np.ones({ count, 1, pictures.shape[2], pictures.shape[3] })
+  return np.join_pictures(np.concat({ light, opaque }, 1), { gap = 1, data_format = "NCHW" }), count
 end
 
 -- Another file for each name and step, whatever letters the name has.

@@ -200,3 +200,46 @@ describe("pictures that cannot be one array", function()
     refuses("mirror is a chance from 0 to 1, got 2", { "a.png" }, 4, { mirror = 2 })
   end)
 end)
+
+describe("pictures side by side", function()
+  it("lie row by row, in the order they have, whatever form they come in", function()
+    local many = np.arange(5 * 2 * 3):reshape({ 5, 2, 3 }):astype("uint8")
+    local sheet = np.join_pictures(many)
+    assert.equal("uint8", sheet.dtype)
+    assert.same({ 4, 9 }, sheet.shape:table())  -- 2 rows of 3
+    for i = 0, 4 do
+      local row, column = math.floor(i / 3) * 2, i % 3 * 3
+      assert.is_true(sheet:slice({ row, row + 2 }, { column, column + 3 }) == many[i])
+    end
+    assert.equal(0, sheet:slice("2:, 6:"):max())
+    assert.is_true(sheet == np.join_pictures(many:reshape({ 5, 1, 2, 3 })))
+    assert.is_true(sheet == np.join_pictures(many:reshape({ 5, 2, 3, 1 }), 3))
+    local coloured = np.random.uniform(0, 1, { 4, 3, 5, 6 })
+    sheet = np.join_pictures(coloured, { columns = 4 })
+    assert.is_true(sheet:slice("0:5, 12:18"):transpose({ 2, 0, 1 }) == coloured[2])
+    assert.is_true(sheet == np.join_pictures(coloured:transpose({ 0, 2, 3, 1 }), { columns = 4 }))
+    local narrow = np.random.uniform(0, 1, { 2, 2, 5, 3 })
+    assert.same({ 2, 10, 3 }, np.join_pictures(narrow).shape:table())
+    assert.same({ 5, 6, 2 }, np.join_pictures(narrow, { data_format = "NCHW" }).shape:table())
+    assert.is_true(many[0] == np.join_pictures(many:rows(0, 1), { gap = 2 }))
+  end)
+
+  it("stand apart by a gap", function()
+    local sheet = np.join_pictures(np.ones({ 4, 2, 2 }), { gap = 1 })
+    assert.same({ { 1, 1, 0, 1, 1 }, { 1, 1, 0, 1, 1 }, { 0, 0, 0, 0, 0 }, { 1, 1, 0, 1, 1 }, { 1, 1, 0, 1, 1 } },
+      sheet:totable())
+  end)
+
+  it("are refused where they are none", function()
+    local function refuses(text, ...)
+      raises("invalid_argument", "np.join_pictures: " .. text, np.join_pictures, ...)
+    end
+    refuses("the pictures are (4, 5), wanted (pictures, height, width)", np.ones({ 4, 5 }))
+    refuses("the pictures are (4, 5, 6, 7), wanted", np.ones({ 4, 5, 6, 7 }))
+    refuses("there is nothing in (0, 3, 3, 1)", np.ones({ 0, 3, 3 }))
+    refuses("data_format is 'CHW', wanted 'NCHW' or 'NHWC'", np.ones({ 2, 3, 3, 3 }), { data_format = "CHW" })
+    refuses("the pictures are (2, 3, 3, 5), wanted", np.ones({ 2, 3, 3, 5 }), { data_format = "NHWC" })
+    refuses("columns must be 1 or more, got 0", np.ones({ 2, 3, 3 }), 0)
+    refuses("gap must be 0 or more, got -1", np.ones({ 2, 3, 3 }), 2, -1)
+  end)
+end)

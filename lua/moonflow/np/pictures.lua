@@ -1,4 +1,4 @@
---- Pictures in flow.np: other sizes, and many of them as one array.
+--- Pictures in flow.np: other sizes, many of them as one array, and all of an array as one.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
@@ -44,6 +44,42 @@ local function checked(given)
   return a, resizing.checked_size(given.size, resize_signature)
 end
 
+-- ---- side by side --------------------------------------------------------------------------------------------------
+
+local join_signature = arguments.signature("np.join_pictures", {
+  { "a", "any" }, { "columns", "integer?" }, { "gap", "integer", 0 }, { "data_format", "string?" },
+})
+
+-- (pictures, height, width, channels), whatever of the usual forms they come in. Where both ends could be channels, 1
+-- or 3 of them are likelier than 2 or 4, and the first likelier than the last.
+local function channels_last(a, format)
+  if format and format ~= "NCHW" and format ~= "NHWC" then
+    join_signature:fail(": data_format is '" .. format .. "', wanted 'NCHW' or 'NHWC'")
+  end
+  local shape = a.shape
+  if a.rank == 3 then return a:reshape({ shape[0], shape[1], shape[2], 1 }) end
+  for with_opacity = 0, a.rank == 4 and 1 or -1, 1 do
+    local function is_depth(size) return size == 1 + with_opacity or size == 3 + with_opacity end
+    if is_depth(shape[1]) and format ~= "NHWC" then return a:transpose({ 0, 2, 3, 1 }) end
+    if is_depth(shape[3]) and format ~= "NCHW" then return a end
+  end
+  join_signature:fail(": the pictures are " .. tostring(shape) .. ", wanted (pictures, height, width), (pictures, "
+    .. "channels, height, width) or (pictures, height, width, channels) with 1 to 4 channels")
+end
+
+-- With `sizes` more along each axis, which are 0.
+local function extended(np, x, sizes)
+  for axis = 0, x.rank - 1 do
+    local more = sizes[axis + 1]
+    if more > 0 then
+      local shape = x.shape:table()
+      shape[axis + 1] = more
+      x = np.concat({ x, np.zeros(shape, x.dtype) }, axis)
+    end
+  end
+  return x
+end
+
 -- ---- many of them -------------------------------------------------------------------------------------------------
 
 local function batch_signature(name, sources)
@@ -62,8 +98,34 @@ local function batch_of(np, sources, are_files, given, signature)
     threads and threads - 1)))
 end
 
---- Adds np.resize_picture, np.load_pictures and np.decode_pictures.
+--- Adds np.resize_picture, np.join_pictures, np.load_pictures and np.decode_pictures.
 return function(np)
+  --- Pictures side by side, row by row, as one picture for np.save_png: what a net has drawn, or its filters.
+  --- @param a ndarray|table   (pictures, height, width), (pictures, channels, height, width), or with the channels
+  ---                          last; 1 to 4 channels
+  --- @param columns? integer  how many stand in a row; as many as rows, or one more, when left out
+  --- @param gap? integer      pixels of 0 between two of them, as are the places that are left over; default: 0
+  --- @param data_format? string "NCHW" or "NHWC", where channels are, which the sizes mostly tell
+  --- @return ndarray          (height, width) of one channel, else (height, width, channels), of the dtype of a
+  --- @error another rank, number of channels or format; no pictures; columns below 1; a gap below 0
+  function np.join_pictures(...)
+    local given = join_signature:parse(...)
+    local pictures = channels_last(ndarray.as_array(given.a, "np.join_pictures"), given.data_format)
+    local gap = given.gap
+    local count, height, width, channels = pictures.shape:unpack()
+    if pictures.nbytes == 0 then join_signature:fail(": there is nothing in " .. tostring(pictures.shape)) end
+    local columns = given.columns or math.ceil(math.sqrt(count))
+    if columns < 1 then join_signature:fail(": columns must be 1 or more, got " .. columns) end
+    if gap < 0 then join_signature:fail(": gap must be 0 or more, got " .. gap) end
+    local rows = math.ceil(count / columns)
+    height, width = height + gap, width + gap
+    local sheet = extended(np, pictures, { rows * columns - count, gap, gap, 0 })
+      :reshape({ rows, columns, height, width, channels }):transpose({ 0, 2, 1, 3, 4 })
+      :reshape({ rows * height, columns * width, channels })
+      :slice({ 0, rows * height - gap }, { 0, columns * width - gap })
+    return channels == 1 and sheet:reshape({ sheet.shape[0], sheet.shape[1] }) or sheet
+  end
+
   local load_signature = batch_signature("np.load_pictures", "paths")
   --- Pictures of any sizes as one array: JPEG and PNG files, read and decoded on all threads, cut, and resized as
   --- np.resize_picture does it: `np.load_pictures(paths, 224, { crop = { 0.08, 1 }, mirror = 0.5 })` for training,
