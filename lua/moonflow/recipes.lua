@@ -42,6 +42,8 @@ return {
     .. "reinforcement learning" },
   { training, "A small net that learns from a large one", "distillation teacher student knowledge compress" },
   { training, "A picture that is trained", "style transfer adversarial example deep dream input optimize saliency" },
+  { training, "Pictures that a net draws", "diffusion ddpm ddim denoising guidance unet generative gan wgan vae vq "
+    .. "straight through estimator sample images" },
   { training, "A policy that learns by trying", "reinforcement learning rl ppo policy gradient actor critic reward "
     .. "agent environment" },
   { training, "Several processes", "distributed data parallel ddp mpi mpirun cluster machines nodes rank allreduce "
