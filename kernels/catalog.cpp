@@ -55,6 +55,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_classifier(*catalog);
   add_norm(*catalog);
   add_layer_norm(*catalog);
+  add_linalg(*catalog);
   add_moments(*catalog);
   add_random(*catalog);
   add_dense_back(*catalog);

@@ -56,6 +56,7 @@ void add_collective(Catalog& catalog);
 void add_classifier(Catalog& catalog);
 void add_norm(Catalog& catalog);
 void add_layer_norm(Catalog& catalog);
+void add_linalg(Catalog& catalog);
 void add_moments(Catalog& catalog);
 void add_random(Catalog& catalog);
 void add_dense_back(Catalog& catalog);

@@ -49,7 +49,8 @@ return {
   { training, "Several processes", "distributed data parallel ddp mpi mpirun cluster machines nodes rank allreduce "
     .. "horovod federated" },
   { training, "All weights as one vector", "evolution strategy genetic flatten parameters line search" },
-  { training, "A Gaussian process", "gaussian process kernel regression uncertainty cholesky bayesian" },
+  { training, "A Gaussian process", "gaussian process kernel regression uncertainty cholesky bayesian "
+    .. "linalg solve inverse determinant linear equations likelihood kalman" },
   { training, "A gradient inside a job", "gradient penalty wgan second derivative hessian jacobian physics pinn maml" },
   { training, "Random numbers in a job", "seed noise reproducible dropout sampling reparameterization vae" },
   { training, "A text, word by word", "generate text language model gpt transformer decoder kv cache sampling" },
