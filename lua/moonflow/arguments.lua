@@ -415,7 +415,8 @@ local function hint_of(wanted_kind, value, name)
   elseif kind == "boolean" and (wanted_kind == "blob" or wanted_kind == "operand") then
     return "; x:eq(y), x:gt(y) and their like compare elements, and == tells whether two values are the same one"
   elseif wanted_kind == "blob" and kind == "ndarray" then
-    return "; inside a job body values are blobs: take it as an input of the job"
+    return "; inside a job body values are blobs: take it as an input of the job, or where it stays the same for ever "
+      .. "as the constant flow.identity(it)"
   elseif wanted_kind == "number" and kind == "ndarray" then
     return "; a:item() is the number of an array of one element, and in a job body an array is a constant as it is"
   elseif wanted_kind == "string" and io_type(value) then

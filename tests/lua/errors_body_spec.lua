@@ -95,7 +95,8 @@ end)]])
 >>  local y = flow.nn.relu(x, "a", 3)
   return y]])
     golden("flow.layers.dense: argument 1 ('inputs') must be a blob, got an ndarray float32 (2, 2); inside a job body "
-      .. "values are blobs: take it as an input of the job", body [[
+      .. "values are blobs: take it as an input of the job, or where it stays the same for ever as the constant "
+      .. "flow.identity(it)", body [[
 >>  local y = flow.layers.dense(np.zeros({ 2, 2 }), 4)
   return y]])
   end)
