@@ -43,7 +43,8 @@ struct Begin {
   }
 };
 
-template <class T>
+// Sums of a large prime's many numbers are in double.
+template <class T, class Sum>
 struct OnePass {
   LongDivisor size, stride, factor;
   int64_t groups;
@@ -56,7 +57,7 @@ struct OnePass {
     const Complex<T>* number = from + row * size.value + p * stride.value + q;
     const int64_t step = groups * stride.value;
     int64_t turn = k * p * stride.value;
-    T real = 0, imaginary = 0;
+    Sum real = 0, imaginary = 0;
     for (int64_t i = 0; i < factor.value; ++i, number += step) {
       const Complex<T> x = *number, by = turns[turn];
       real += x.real * by.real - x.imaginary * by.imaginary;
@@ -64,7 +65,7 @@ struct OnePass {
       turn += k * step;
       if (turn >= size.value) turn -= size.value;
     }
-    to[element] = {real, imaginary};
+    to[element] = {static_cast<T>(real), static_cast<T>(imaginary)};
   }
 };
 
@@ -104,8 +105,15 @@ Launch prepare(KernelCall& kernel, FourierCall::Kind kind) {
       for_each(at.stream, call.size, Turns<T>{call.size, inverse, turns});
       for_each(at.stream, count, Begin<T>{kind, call.weights, size, call.from, at.input<T>(0), from});
       for (const FourierPass& pass : passes) {
-        for_each(at.stream, count,
-                 OnePass<T>{size, LongDivisor(pass.stride), LongDivisor(pass.factor), pass.groups, from, turns, to});
+        const auto run = [&](auto sum) {
+          for_each(at.stream, count,
+                   OnePass<T, decltype(sum)>{size, LongDivisor(pass.stride), LongDivisor(pass.factor), pass.groups,
+                                             from, turns, to});
+        };
+        if (pass.factor > 61)
+          run(double{});
+        else
+          run(T{});
         std::swap(from, to);
       }
       for_each(at.stream, results,
