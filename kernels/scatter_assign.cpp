@@ -63,10 +63,14 @@ void add_rows(Catalog& catalog) {
 // Threads share out the columns, and each goes through all rows in order, so that the last of several stays.
 Launch prepare_assign(KernelCall& call) {
   const int64_t picks = call.inputs[2].count(), row_bytes = call.inputs[1].bytes() / std::max<int64_t>(picks, 1);
+  const int64_t bound = row_bytes == 0 ? 0 : call.inputs[0].bytes() / row_bytes;
   return [=](const LaunchCall& at) {
     char* const variable = static_cast<char*>(at.inputs[0]);
     const char* const updates = static_cast<const char*>(at.inputs[1]);
     const int64_t* const rows = at.input<int64_t>(2);
+    if (row_bytes == 0) return;
+    for (int64_t pick = 0; pick < picks; ++pick)
+      if (rows[pick] < 0 || rows[pick] >= bound) fail_index({picks}, pick, rows[pick], bound);
     cpu::parallel_for(row_bytes, 8 * cpu::kGrain / std::max<int64_t>(picks, 1) + 64, [=](int64_t first, int64_t last) {
       for (int64_t pick = 0; pick < picks; ++pick)
         std::memcpy(variable + rows[pick] * row_bytes + first, updates + pick * row_bytes + first, last - first);
@@ -82,7 +86,8 @@ void add_assign(Catalog& catalog) {
       "tensor_scatter_nd_update, but for reading and writing the rows that stay as they are.\n"
       "  variable[rows[i]] = updates[i], in the order of i\n"
       "shapes: variable (r..., n...), updates (picks..., n...), rows (picks), counted over r... in row-major order\n"
-      "dtypes: all, one for variable and updates; rows int64, of tensor_scatter_nd_rows";
+      "dtypes: all, one for variable and updates; rows int64, of tensor_scatter_nd_rows\n"
+      "errors: a row outside of the variable, nothing is written";
   op.inputs = {{"variable"}, {"updates"}, {"rows"}};
   op.outputs = {};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {

@@ -187,3 +187,14 @@ TEST_CASE("an update that a later one has replaced has no gradient") {
   CHECK(numbers(got[0]) == Values{0, 2, 0});
   CHECK(numbers(got[1]) == Values{0, 1, 0, 3});
 }
+
+TEST_CASE("rows outside of a variable are refused before any is written") {
+  Session session = make_session();
+  const Tensor variable = Tensor::of<float>({2, 2}, {1, 2, 3, 4}), updates = Tensor::of<float>({2, 2}, {5, 6, 7, 8});
+  for (const int64_t row : {2, -1}) {
+    const Tensor rows = Tensor::of<int64_t>({2}, {0, row});
+    CHECK_THROWS_WITH(session.evaluate("tensor_scatter_nd_assign", {variable, updates, rows}),
+                      Catch::Contains("indices at (1) is " + std::to_string(row) + ", outside [0, 2)"));
+    CHECK(numbers(variable) == std::vector<double>{1, 2, 3, 4});
+  }
+}
