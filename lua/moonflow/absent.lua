@@ -148,7 +148,7 @@ local rows = {
     "take rows in the order of flow.np.random.permutation(#x): x[order:rows(0, n)], and the others" },
   { "flow.np", "fromfile frombuffer",
     "flow.np.from_string(io.open(path, \"rb\"):read(\"*a\"), shape, dtype) makes an array of bytes" },
-  { "flow.np", "fft", "flow.signal.rfft and flow.signal.irfft have it, in a job" },
+  { "flow.np", "fft", "flow.signal.fft, rfft and irfft have it, in a job" },
   { "flow.np", "trapz", "flow.np.trapezoid is it" },
   { "flow.np", "diagonal", "flow.np.diag(a) is that of a matrix" },
   { "flow.np", "mgrid ogrid indices", "flow.np.meshgrid has it, with indexing = \"ij\"" },

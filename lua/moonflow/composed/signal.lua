@@ -228,8 +228,8 @@ A complex number is a pair, real and imaginary, along a last axis. So of y the p
 
 local how_text = [[
 dtypes: float32 or float64; bfloat16 and float16 are computed in float32
-Computed by passes for the factors of fft_length, n * log(n) of work; where one is a prime above 61, by three transforms
-  of a power of two. Mixed precision leaves them alone.]]
+Computed by passes for the factors of the length, n * log(n) of work; a prime above 61 among them makes it, on the CPU,
+  two transforms of a power of two, and on a card a pass of as many terms. Mixed precision leaves them alone.]]
 
 define("rfft", {
   { "input_tensor", "blob" },
