@@ -1,10 +1,7 @@
-// Square matrices: cholesky, triangular_solve, solve, inv and slogdet, of one or of each of a stack.
+// Square matrices: cholesky, triangular_solve, solve, inv, det and slogdet, of one or of each of a stack.
 //
-// All compute in float64 in scratch memory, by rows: what a factorisation takes from a row is the sum of multiples of
-// rows that are finished, `subtract` below. A panel of those, which the second cache holds, is taken from all rows
-// that follow before the next one is begun, so a large matrix passes through the caches once a panel. Those rows are
-// shared between threads, of a stack the matrices. Each sum has an order of its own, so the bits do not depend on the
-// number of threads.
+// All compute in float64 in scratch memory (cpu/factors.h). Threads share the rows of a matrix, of a stack the
+// matrices.
 //
 // The gradients are those of Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
 // differentiation", 2008, and of Murray, "Differentiation of the Cholesky decomposition", 2016. They are made of the
@@ -15,7 +12,7 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/factors.h"
 #include "kernels/formula.h"
 #include "kernels/types.h"
 
@@ -35,6 +32,13 @@ void require_square(const OpCall& call, const char* what) {
 std::vector<TensorType> infer_square(const OpCall& call) {
   require_square(call, "x");
   return {call.type(0)};
+}
+
+// One number of each matrix.
+TensorType infer_of_each(const OpCall& call) {
+  require_square(call, "x");
+  const Ints& dims = call.shape(0).dims();
+  return {call.dtype(0), Shape(Ints(dims.begin(), dims.end() - 2))};
 }
 
 std::vector<TensorType> infer_solution(const OpCall& call) {
@@ -61,128 +65,7 @@ struct Stack {
   int64_t elements() const { return rows * columns; }
 };
 
-// ---- loops -----------------------------------------------------------------------------------------------------
-
-constexpr int64_t kPanel = 32;    // rows that are taken from the others together
-constexpr int64_t kColumns = 64;  // right sides that are solved for together
-
-// to -= the sum over k of factors[k * stride] times row k of `rows`.
-void subtract(double* to, const double* factors, int64_t stride, const double* rows, int64_t width, int64_t count,
-              int64_t columns) {
-  int64_t k = 0;
-  for (; k + 4 <= count; k += 4, rows += 4 * width) {
-    const double* const factor = factors + k * stride;
-    const double f0 = factor[0], f1 = factor[stride], f2 = factor[2 * stride], f3 = factor[3 * stride];
-    const double *const r0 = rows, *const r1 = r0 + width, *const r2 = r1 + width, *const r3 = r2 + width;
-#pragma GCC ivdep
-    for (int64_t j = 0; j < columns; ++j) to[j] -= f0 * r0[j] + f1 * r1[j] + f2 * r2[j] + f3 * r3[j];
-  }
-  for (; k < count; ++k, rows += width) {
-    const double factor = factors[k * stride];
-#pragma GCC ivdep
-    for (int64_t j = 0; j < columns; ++j) to[j] -= factor * rows[j];
-  }
-}
-
-// Calls body(i) for i in [first, last), each of so many operations.
-template <class Body>
-void for_each_row(int64_t first, int64_t last, int64_t operations, const Body& body) {
-  const int64_t grain = cpu::kGrain / std::max<int64_t>(operations, 1) + 1;
-  cpu::parallel_for(last - first, grain, [=](int64_t begin, int64_t end) {
-    cpu::widest([=] {
-      for (int64_t i = first + begin; i < first + end; ++i) body(i);
-    });
-  });
-}
-
-// The R above the diagonal with w = R^T R, in the place of w, of which it reads what is above the diagonal. Gives the
-// row without a root, or -1.
-int64_t take_root(double* w, int64_t n) {
-  for (int64_t start = 0; start < n; start += kPanel) {
-    const int64_t end = std::min(start + kPanel, n);
-    int64_t rootless = -1;
-    cpu::widest([=, &rootless] {
-      for (int64_t c = start; c < end; ++c) {
-        double* const row = w + c * n;
-        if (!(row[c] > 0)) {
-          rootless = c;
-          return;
-        }
-        const double root = std::sqrt(row[c]);
-        for (int64_t j = c; j < n; ++j) row[j] /= root;
-        for (int64_t i = c + 1; i < end; ++i) subtract(w + i * n + i, row + i, 0, row + i, n, 1, n - i);
-      }
-    });
-    if (rootless >= 0) return rootless;
-    for_each_row(end, n, kPanel * (n - end), [=](int64_t i) {
-      subtract(w + i * n + i, w + start * n + i, n, w + start * n + i, n, end - start, n - i);
-    });
-  }
-  return -1;
-}
-
-// P w = L U in the place of w, L with ones on its diagonal. Row i has changed places with row swaps[i] >= i, in turn.
-void eliminate(double* w, int64_t n, int64_t* swaps) {
-  for (int64_t start = 0; start < n; start += kPanel) {
-    const int64_t end = std::min(start + kPanel, n);
-    cpu::widest([=] {
-      for (int64_t c = start; c < end; ++c) {
-        int64_t best = c;
-        for (int64_t i = c + 1; i < n; ++i)
-          if (std::fabs(w[i * n + c]) > std::fabs(w[best * n + c])) best = i;
-        swaps[c] = best;
-        for (int64_t j = 0; best != c && j < n; ++j) std::swap(w[c * n + j], w[best * n + j]);
-        const double* const row = w + c * n;
-        if (row[c] == 0) continue;
-        for (int64_t i = c + 1; i < n; ++i) {
-          const double factor = w[i * n + c] /= row[c];
-          subtract(w + i * n + c + 1, &factor, 0, row + c + 1, n, 1, end - c - 1);
-        }
-      }
-      for (int64_t i = start + 1; i < end; ++i)
-        subtract(w + i * n + end, w + i * n + start, 1, w + start * n + end, n, i - start, n - end);
-    });
-    for_each_row(end, n, kPanel * (n - end), [=](int64_t i) {
-      subtract(w + i * n + end, w + i * n + start, 1, w + start * n + end, n, end - start, n - end);
-    });
-  }
-}
-
-// On the diagonal.
-bool has_zero(const double* w, int64_t n) {
-  for (int64_t i = 0; i < n; ++i)
-    if (w[i * n + i] == 0) return true;
-  return false;
-}
-
-enum class Diagonal { Given, Ones };
-
-// Solves with one triangle of w for the columns of x (n, columns), in their place.
-template <bool kLower>
-void substitute(const double* w, int64_t n, Diagonal diagonal, double* x, int64_t columns) {
-  const int64_t blocks = (columns + kColumns - 1) / kColumns;
-  for_each_row(0, blocks, n * n / 2 * std::min(columns, kColumns), [=](int64_t block) {
-    const int64_t first = block * kColumns, count = std::min(kColumns, columns - first);
-    for (int64_t step = 0; step < n; ++step) {
-      const int64_t i = kLower ? step : n - 1 - step, from = kLower ? 0 : i + 1;
-      double* const row = x + i * columns + first;
-      subtract(row, w + i * n + from, 1, x + from * columns + first, columns, step, count);
-      if (diagonal == Diagonal::Given)
-        for (int64_t j = 0; j < count; ++j) row[j] /= w[i * n + i];
-    }
-  });
-}
-
-// Solves w x = b, x in the place of b. False where w is singular.
-bool solve(double* w, int64_t n, int64_t* swaps, double* x, int64_t columns) {
-  eliminate(w, n, swaps);
-  if (has_zero(w, n)) return false;
-  for (int64_t i = 0; i < n; ++i)
-    if (swaps[i] != i) std::swap_ranges(x + i * columns, x + (i + 1) * columns, x + swaps[i] * columns);
-  substitute<true>(w, n, Diagonal::Ones, x, columns);
-  substitute<false>(w, n, Diagonal::Given, x, columns);
-  return true;
-}
+// ---- kernels ---------------------------------------------------------------------------------------------------
 
 template <class To, class From>
 void copy(const From* from, int64_t count, To* to) {
@@ -194,8 +77,6 @@ void copy_turned(const T* from, int64_t n, double* to) {
   for (int64_t i = 0; i < n; ++i)
     for (int64_t j = 0; j < n; ++j) to[j * n + i] = from[i * n + j];
 }
-
-// ---- kernels ---------------------------------------------------------------------------------------------------
 
 // Memory for each matrix of a stack: so many doubles and integers, the last of which is -1 or says what is wrong.
 struct Room {
@@ -246,15 +127,20 @@ Launch prepare_cholesky(KernelCall& call) {
   const int64_t n = stack.rows;
   const Room room{n * n, 1};
   room.ask(call, stack);
+  const bool symmetrize = call.attrs.flag("symmetrize");
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [=](const LaunchCall& launch) {
       for_each_matrix(stack, [&](int64_t m) {
         const T* const x = launch.input<T>(0) + m * n * n;
         double* const w = room.numbers(launch, m);
-        for (int64_t i = 0; i < n; ++i)
-          for (int64_t j = i; j < n; ++j) w[i * n + j] = (static_cast<double>(x[i * n + j]) + x[j * n + i]) / 2;
-        room.wrong(launch, m) = take_root(w, n);
+        for (int64_t i = 0; i < n; ++i) {
+          for (int64_t j = i; j < n; ++j) {
+            const double below = static_cast<double>(x[j * n + i]);
+            w[i * n + j] = symmetrize ? (static_cast<double>(x[i * n + j]) + below) / 2 : below;
+          }
+        }
+        room.wrong(launch, m) = cpu::take_root(w, n);
         T* const out = launch.output<T>(0) + m * n * n;
         for (int64_t i = 0; i < n; ++i)
           for (int64_t j = 0; j < n; ++j) out[i * n + j] = j <= i ? static_cast<T>(w[j * n + i]) : T{0};
@@ -296,11 +182,11 @@ Launch prepare_triangular_solve(KernelCall& call) {
   const Stack right(call.inputs[1]);
   const bool lower = call.attrs.flag("lower") != call.attrs.flag("adjoint");
   return prepare_equations(call, 0, [=](const double* w, double* x, int64_t*) {
-    if (has_zero(w, right.rows)) return false;
+    if (cpu::has_zero(w, right.rows)) return false;
     if (lower)
-      substitute<true>(w, right.rows, Diagonal::Given, x, right.columns);
+      cpu::substitute<true>(w, right.rows, cpu::Diagonal::Given, x, right.columns);
     else
-      substitute<false>(w, right.rows, Diagonal::Given, x, right.columns);
+      cpu::substitute<false>(w, right.rows, cpu::Diagonal::Given, x, right.columns);
     return true;
   });
 }
@@ -308,7 +194,7 @@ Launch prepare_triangular_solve(KernelCall& call) {
 Launch prepare_solve(KernelCall& call) {
   const Stack right(call.inputs[1]);
   return prepare_equations(call, right.rows, [=](double* w, double* x, int64_t* swaps) {
-    return solve(w, right.rows, swaps, x, right.columns);
+    return cpu::solve(w, right.rows, swaps, x, right.columns);
   });
 }
 
@@ -325,7 +211,7 @@ Launch prepare_inv(KernelCall& call) {
         copy(launch.input<T>(0) + m * n * n, n * n, w);
         std::fill(x, x + n * n, 0.0);
         for (int64_t i = 0; i < n; ++i) x[i * n + i] = 1;
-        room.wrong(launch, m) = solve(w, n, room.places(launch, m), x, n) ? -1 : 0;
+        room.wrong(launch, m) = cpu::solve(w, n, room.places(launch, m), x, n) ? -1 : 0;
         copy(x, n * n, launch.output<T>(0) + m * n * n);
       });
       check(stack, room, launch, singular);
@@ -333,7 +219,9 @@ Launch prepare_inv(KernelCall& call) {
   });
 }
 
-Launch prepare_slogdet(KernelCall& call) {
+// Of each matrix what is made of its factors: take(m, w, swaps) for the m-th one.
+template <class Take>
+Launch prepare_factors(KernelCall& call, const Take& take) {
   const Stack stack(call.inputs[0]);
   const int64_t n = stack.rows;
   const Room room{n * n, n + 1};
@@ -345,17 +233,34 @@ Launch prepare_slogdet(KernelCall& call) {
         double* const w = room.numbers(launch, m);
         int64_t* const swaps = room.places(launch, m);
         copy(launch.input<T>(0) + m * n * n, n * n, w);
-        eliminate(w, n, swaps);
-        double sign = 1, logarithm = 0;
-        for (int64_t i = 0; i < n; ++i) {
-          const double pivot = w[i * n + i];
-          logarithm += std::log(std::fabs(pivot));
-          sign *= pivot == 0 ? 0 : (pivot < 0) != (swaps[i] != i) ? -1 : 1;
-        }
-        launch.output<T>(0)[m] = static_cast<T>(std::isnan(logarithm) ? logarithm : sign);
-        launch.output<T>(1)[m] = static_cast<T>(logarithm);
+        cpu::eliminate(w, n, swaps);
+        take(launch, zero, m, w, swaps);
       });
     };
+  });
+}
+
+Launch prepare_slogdet(KernelCall& call) {
+  return prepare_factors(call, [n = Stack(call.inputs[0]).rows](const LaunchCall& launch, auto zero, int64_t m,
+                                                                const double* w, const int64_t* swaps) {
+    using T = decltype(zero);
+    double sign = 1, logarithm = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double pivot = w[i * n + i];
+      logarithm += std::log(std::fabs(pivot));
+      sign *= pivot == 0 ? 0 : (pivot < 0) != (swaps[i] != i) ? -1 : 1;
+    }
+    launch.output<T>(0)[m] = static_cast<T>(std::isnan(logarithm) ? logarithm : sign);
+    launch.output<T>(1)[m] = static_cast<T>(logarithm);
+  });
+}
+
+Launch prepare_det(KernelCall& call) {
+  return prepare_factors(call, [n = Stack(call.inputs[0]).rows](const LaunchCall& launch, auto zero, int64_t m,
+                                                                const double* w, const int64_t* swaps) {
+    double product = 1;
+    for (int64_t i = 0; i < n; ++i) product *= swaps[i] != i ? -w[i * n + i] : w[i * n + i];
+    launch.output<decltype(zero)>(0)[m] = static_cast<decltype(zero)>(product);
   });
 }
 
@@ -385,7 +290,7 @@ Term triangle(GradCall& g, Term x, bool lower, double diagonal) {
   return x * Term(g, g.graph.constant(std::move(mask), g.name + "-triangle"));
 }
 
-// With L L^T = x, whose symmetric part alone is seen.
+// With L L^T = x, of which the symmetric part alone is seen, or the lower triangle.
 std::vector<ValueId> grad_cholesky(GradCall& g) {
   const Term factor(g, g.outputs[0]), grad(g, g.grads[0]);
   const auto unfactored = [&](Term x) {
@@ -393,7 +298,8 @@ std::vector<ValueId> grad_cholesky(GradCall& g) {
   };
   const Term inner = triangle(g, product(factor, grad, true, false), true, 0.5);
   const Term dx = unfactored(transposed(unfactored(inner)));
-  return {(0.5 * (dx + transposed(dx))).id()};
+  const Term both = dx + transposed(dx);
+  return {(g.attrs.flag("symmetrize") ? 0.5 * both : triangle(g, both, true, 0.5)).id()};
 }
 
 // What reaches the matrix of a solution, from what reaches its right sides.
@@ -420,14 +326,20 @@ std::vector<ValueId> grad_inv(GradCall& g) {
   return {(-product(out, product(Term(g, g.grads[0]), out, false, true), true, false)).id()};
 }
 
+// What is there once for each matrix times the transpose of its inverse.
+ValueId along_inverse(GradCall& g, Term x) {
+  Shape shape = x.shape();
+  shape.push_back(1);
+  shape.push_back(1);
+  return (x.reshaped(shape) * transposed(Term(g, g.inputs[0]).op("matrix_inverse"))).id();
+}
+
 std::vector<ValueId> grad_slogdet(GradCall& g) {
   if (g.grads[1] == kNone) return {kNone};  // the sign is the same all around
-  Shape shape = g.type(g.grads[1]).shape;
-  shape.push_back(1);
-  shape.push_back(1);
-  const Term inverse = Term(g, g.inputs[0]).op("matrix_inverse");
-  return {(Term(g, g.grads[1]).reshaped(shape) * transposed(inverse)).id()};
+  return {along_inverse(g, Term(g, g.grads[1]))};
 }
+
+std::vector<ValueId> grad_det(GradCall& g) { return {along_inverse(g, Term(g, g.grads[0]) * Term(g, g.outputs[0]))}; }
 
 // ---- ops -------------------------------------------------------------------------------------------------------
 
@@ -449,18 +361,20 @@ OpDef cholesky() {
   op.lua = "linalg.cholesky";
   op.doc = text(
       "The lower triangular L of a symmetric and positive definite matrix. Of a matrix that is not symmetric its "
-      "symmetric part, (x + x^T) / 2, is factored, so its gradient is symmetric too.\n"
+      "symmetric part, (x + x^T) / 2, is factored, so its gradient is symmetric too, or with symmetrize = false what "
+      "its lower triangle says.\n"
       "  L L^T = x\n"
       "shapes: x (..., n, n) -> L (..., n, n)\n",
       kDtypes, "errors: x is not square; in a run: a matrix is not positive definite");
   op.inputs = {{"x"}};
   op.outputs = {"L"};
+  op.attrs = {{"symmetrize", true, "factor (x + x^T) / 2; false: the lower triangle of x alone is read"}};
   op.infer = infer_square;
   op.grad = grad_cholesky;
   op.cpu = {prepare_cholesky};
   op.flops = flops(1.0 / 3, 0);
   // Positive definite whatever is drawn. Larger ones are in tests/lua/linalg_spec.lua.
-  op.examples = {{{f32({1, 1})}, {}, 0.5, 1.5}, {{f32({2, 3, 1, 1})}, {}, 0.5, 1.5}};
+  op.examples = {{{f32({1, 1})}, {}, 0.5, 1.5}, {{f32({2, 3, 1, 1})}, {{"symmetrize", false}}, 0.5, 1.5}};
   return op;
 }
 
@@ -538,14 +452,27 @@ OpDef slogdet() {
       kDtypes, "errors: x is not square; in a run, for the gradient: a matrix is singular");
   op.inputs = {{"x"}};
   op.outputs = {"sign", "log_size"};
-  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
-    require_square(call, "x");
-    const Ints& dims = call.shape(0).dims();
-    const TensorType type{call.dtype(0), Shape(Ints(dims.begin(), dims.end() - 2))};
-    return {type, type};
-  };
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> { return {infer_of_each(call), infer_of_each(call)}; };
   op.grad = grad_slogdet;
   op.cpu = {prepare_slogdet};
+  op.flops = flops(2.0 / 3, 0);
+  op.examples = {{{f32({3, 3})}}, {{f32({2, 4, 4})}}};
+  return op;
+}
+
+OpDef det() {
+  OpDef op;
+  op.name = "determinant";
+  op.lua = "linalg.det";
+  op.doc = text(
+      "The determinant of a matrix. Where it may be too large or too small for a number, linalg.slogdet has its "
+      "logarithm.\n"
+      "shapes: x (..., n, n) -> out (...)\n",
+      kDtypes, "errors: x is not square; in a run, for the gradient: a matrix is singular");
+  op.inputs = {{"x"}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> { return {infer_of_each(call)}; };
+  op.grad = grad_det;
+  op.cpu = {prepare_det};
   op.flops = flops(2.0 / 3, 0);
   op.examples = {{{f32({3, 3})}}, {{f32({2, 4, 4})}}};
   return op;
@@ -554,7 +481,7 @@ OpDef slogdet() {
 }  // namespace
 
 void add_linalg(Catalog& catalog) {
-  for (OpDef op : {cholesky(), triangular_solve(), solve(), inv(), slogdet()}) {
+  for (OpDef op : {cholesky(), triangular_solve(), solve(), inv(), det(), slogdet()}) {
     op.on_host = true;  // what a matrix waits for at each pivot is long on a card, where it is not very large
     catalog.add(std::move(op));
   }

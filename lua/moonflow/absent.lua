@@ -164,7 +164,6 @@ local rows = {
   { "flow.linalg", "svd eigh qr lstsq pinv eigvalsh matrix_rank matrix_power",
     "flow.np.linalg has it, outside of jobs; the Gaussian process in docs/training.md says how its gradient comes into "
     .. "one" },
-  { "flow.linalg", "det", "sign * flow.math.exp(log_size) is it, of flow.linalg.slogdet(x)" },
   { "flow.linalg", "logdet", "flow.linalg.slogdet(x) gives the sign and that" },
   { "flow.linalg", "norm", "flow.math.reduce_euclidean_norm(x) is it" },
   { "flow.linalg", "cholesky_solve",
