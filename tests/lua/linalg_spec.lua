@@ -1,4 +1,4 @@
--- flow.linalg: factors and equations in the body of a job, beside those of flow.np.linalg, and their gradients.
+-- flow.linalg: factors and equations in the body of a job, by what they are factors and solutions of, and gradients.
 local checks = require "checks"
 local flow = require "moonflow"
 local np, tp, linalg = flow.np, flow.typing, flow.linalg
@@ -41,42 +41,42 @@ local function check_slopes(x, body)
 end
 
 describe("flow.linalg", function()
-  it("factors and solves as flow.np.linalg does, whatever the size", function()
+  it("factors and solves matrices of any size, float32 in float64, and stacks of them", function()
     for _, n in ipairs { 1, 2, 31, 32, 33, 64, 131 } do
       local x, general, rhs = positive(n, n), drawn(n, n) + 3 * np.eye(n, { dtype = "float64" }), drawn(n, 70)
-      near(np.linalg.cholesky(x), run({ x }, function(a) return linalg.cholesky(a) end), 1e-10, "cholesky " .. n)
-      near(np.linalg.solve(general, rhs), run({ general, rhs }, function(a, b) return linalg.solve(a, b) end), 1e-8,
-        "solve " .. n)
-      near(np.linalg.inv(general), run({ general }, function(a) return linalg.inv(a) end), 1e-8, "inv " .. n)
-      local sign, size = np.linalg.slogdet(general)
-      local told = run({ general }, function(a) return flow.stack({ linalg.slogdet(a) }, 0) end)
-      near(np.array({ sign, size }, "float64"), told, 1e-10, "slogdet " .. n)
+      local root = run({ x }, function(a) return linalg.cholesky(a) end)
+      near(x, np.matmul(root, turned(root)), 1e-10, "cholesky " .. n)
+      near(np.tril(root), root, 0)
+      near(root, run({ np.tril(x) }, function(a) return linalg.cholesky(a, { symmetrize = false }) end), 1e-12)
+      near(rhs, np.matmul(general, run({ general, rhs }, function(a, b) return linalg.solve(a, b) end)), 1e-8)
+      near(np.eye(n, { dtype = "float64" }), np.matmul(general, run({ general }, function(a) return linalg.inv(a) end)),
+        1e-8, "inv " .. n)
+      local _, values = np.linalg.svd(general)
+      local told = run({ general }, function(a)
+        local sign, size = linalg.slogdet(a)
+        return flow.stack({ size, flow.math.log(linalg.det(a) * sign) }, 0)
+      end)
+      near(np.ones({ 2 }, "float64") * np.sum(np.log(values)), told, 1e-9, "slogdet " .. n)
       for _, lower in ipairs { true, false } do
         local kept = lower and np.tril(x) or np.triu(x)
-        near(np.linalg.solve(kept, rhs), run({ x, rhs }, function(a, b)
+        near(rhs, np.matmul(kept, run({ x, rhs }, function(a, b)
           return linalg.triangular_solve(a, b, { lower = lower })
-        end), 1e-8, "triangular_solve " .. n)
-        near(np.linalg.solve(turned(kept), rhs), run({ x, rhs }, function(a, b)
+        end)), 1e-8, "triangular_solve " .. n)
+        near(rhs, np.matmul(turned(kept), run({ x, rhs }, function(a, b)
           return linalg.triangular_solve(a, b, lower, true)
-        end), 1e-8, "its adjoint " .. n)
+        end)), 1e-8, "its adjoint " .. n)
       end
-      near(np.linalg.solve(turned(general), rhs), run({ general, rhs }, function(a, b)
+      near(rhs, np.matmul(turned(general), run({ general, rhs }, function(a, b)
         return linalg.solve(a, b, { adjoint = true })
-      end), 1e-8, "the adjoint of solve " .. n)
+      end)), 1e-8, "the adjoint of solve " .. n)
     end
-  end)
-
-  it("takes stacks, and computes float32 in float64", function()
-    local x, rhs = positive(2, 40, 3, 3), drawn(2, 40, 3, 2)
-    near(np.linalg.cholesky(x), run({ x }, function(a) return linalg.cholesky(a) end))
-    near(np.linalg.inv(x), run({ x }, function(a) return linalg.inv(a) end))
-    near(np.linalg.solve(x, rhs), run({ x, rhs }, function(a, b) return linalg.solve(a, b) end))
-    local _, sizes = np.linalg.slogdet(x)
-    near(sizes, run({ x }, function(a) return (select(2, linalg.slogdet(a))) end))
-    local narrow = np.array({ { 1, 1 }, { 1, 1.0001 } })
-    local told = run({ narrow }, function(a) return linalg.inv(a) end)
+    local stack = drawn(2, 40, 3, 3)
+    local unit = np.broadcast_to(np.eye(3, { dtype = "float64" }), { 2, 40, 3, 3 })
+    near(unit, np.matmul(stack, run({ stack }, function(a) return linalg.inv(a) end)), 1e-10)
+    local nearly_singular = np.array({ { 1, 1 }, { 1, 1.0001 } })
+    local told = run({ nearly_singular }, function(a) return linalg.inv(a) end)
     assert.equal("float32", told.dtype)
-    near(np.linalg.inv(narrow:astype("float64")):astype("float32"), told, 1e-2)  -- of 10000
+    near(np.eye(2), np.matmul(nearly_singular, told:astype("float64")):astype("float32"), 1e-3)  -- 1e4 times 6e-8
   end)
 
   it("tells signs, and the determinant of what has none other than 0", function()
@@ -84,6 +84,8 @@ describe("flow.linalg", function()
     assert.same({ -1, 0 }, signs({ { 0, 1 }, { 1, 0 } }):totable())
     assert.same({ 1, 0 }, signs({ { 0, 1, 0 }, { 0, 0, 1 }, { 1, 0, 0 } }):totable())
     assert.same({ 0, -math.huge }, signs({ { 1, 2 }, { 2, 4 } }):totable())
+    local matrices = np.array { { { 0, 2 }, { 4, 2 } }, { { 1, 2 }, { 2, 4 } } }
+    assert.same({ -8, 0 }, run({ matrices }, function(a) return linalg.det(a) end):totable())
   end)
 
   it("has the diagonals of matrices", function()
@@ -98,7 +100,9 @@ describe("flow.linalg", function()
   it("has gradients, and these have gradients too", function()
     local x, rhs = positive(3, 3), drawn(3, 2)
     check_slopes(x, function(a) return linalg.cholesky(a) end)
+    check_slopes(x, function(a) return linalg.cholesky(a, { symmetrize = false }) end)
     check_slopes(x, function(a) return linalg.inv(a) end)
+    check_slopes(x, function(a) return linalg.det(a) end)
     check_slopes(x, function(a) return (select(2, linalg.slogdet(a))) end)
     check_slopes(drawn(2, 2, 2), function(a) return (select(2, linalg.slogdet(a))) end)
     for _, adjoint in ipairs { false, true } do

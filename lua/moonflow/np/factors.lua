@@ -1,4 +1,4 @@
---- Factors of matrices in flow.np.linalg, cholesky, qr, eigh and svd, and what is made of them: lstsq, pinv and
+--- Factors of matrices in flow.np.linalg, qr, eigh and svd, and what is made of them: lstsq, pinv and
 -- matrix_rank.
 -- All in double precision, with loops over memory and products of the engine, as panels.lua tells.
 
@@ -12,7 +12,7 @@ local rotations = require "moonflow.np.rotations"
 local stacks = require "moonflow.np.stacks"
 
 local as_array, floating, cast, product = ndarray.as_array, ndarray.floating, ndarray.cast, panels.product
-local max, min, sqrt, fail, signature = math.max, math.min, math.sqrt, errors.raise, arguments.signature
+local max, min, fail, signature = math.max, math.min, errors.raise, arguments.signature
 
 -- The distance from 1 to the next number of a dtype.
 local EPSILON = { float32 = 2 ^ -23, float64 = 2 ^ -52, bfloat16 = 2 ^ -7, float16 = 2 ^ -10 }
@@ -32,55 +32,8 @@ local function square(a, called)
   return matrix, dtype
 end
 
--- One panel of the factor L of L L^T from what the panels before it have left. Gives the row without a root, if any.
-local function root_of_panel(panel, n)
-  local p, first, width = panel.p, panel.first, panel.width
-  for i = first, n - 1 do
-    local row, last = i * width, min(i - first, width - 1)
-    for j = 0, last do
-      local pivots, sum = (first + j) * width, p[row + j]
-      for k = 0, j - 1 do sum = sum - p[row + k] * p[pivots + k] end
-      if first + j == i then
-        if sum ~= sum or sum <= 0 then return i end
-        p[row + j] = sqrt(sum)
-      else
-        p[row + j] = sum / p[pivots + j]
-      end
-    end
-    for j = last + 1, width - 1 do p[row + j] = 0 end
-  end
-  for i = 0, first * width - 1 do p[i] = 0 end
-end
-
 return function(np)
   local linalg = np.linalg
-
-  local cholesky_signature = signature("np.linalg.cholesky", { { "a", "any" } })
-  --- The lower triangular L with L L^T = a, for a symmetric and positive definite matrix `a`, of which the lower
-  --- triangle is read. Computed in double precision.
-  --- shapes: (..., n, n) -> (..., n, n)
-  --- @error the matrix is not positive definite
-  function linalg.cholesky(...)
-    local given = cholesky_signature:parse(...)
-    if stacks.is(given.a) then return stacks.each(np, linalg.cholesky, given.a) end
-    local a, dtype = square(given.a, "np.linalg.cholesky")
-    local n = a.shape[0]
-    if n == 0 then return np.zeros({ 0, 0 }, dtype) end
-    local list = panels.of(a)
-    for number, panel in ipairs(list) do
-      local wrong = root_of_panel(panel, n)
-      if wrong then
-        fail("invalid_argument", ("np.linalg.cholesky: the matrix is not positive definite, as its first %d row%s and "
-          .. "columns show"):format(wrong + 1, wrong == 0 and "" or "s"))
-      end
-      for i = number + 1, #list do
-        local other = list[i]
-        local across = panel.array:rows(other.first, other.width):transpose()
-        panels.subtract(other, other.first, product(panel.array:rows(other.first, n - other.first), across))
-      end
-    end
-    return cast(panels.joined(list), dtype)
-  end
 
   local qr_signature = signature("np.linalg.qr", { { "a", "any" } })
   --- Q and R with Q R = a, where the columns of Q have length 1 and are at right angles, and R is upper triangular:

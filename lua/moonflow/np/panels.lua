@@ -67,21 +67,4 @@ function panels.subtract(panel, row, product)
   product:release()
 end
 
---- x = L^-1 x for `count` rows of `x` from this element on, where L has ones on its diagonal, at an element of `p`.
-function panels.solve_lower(p, at, apart, count, x, x_at, x_apart, columns)
-  for i = 1, count - 1 do
-    panels.subtract_product(x, x_at + i * x_apart, x_apart, p, at + i * apart, apart, x, x_at, x_apart, 1, i, columns)
-  end
-end
-
---- x = U^-1 x likewise, where U is upper triangular.
-function panels.solve_upper(p, at, apart, count, x, x_at, x_apart, columns)
-  for i = count - 1, 0, -1 do
-    local row, diagonal, below = x_at + i * x_apart, at + i * (apart + 1), count - 1 - i
-    panels.subtract_product(x, row, x_apart, p, diagonal + 1, apart, x, row + x_apart, x_apart, 1, below, columns)
-    local pivot = p[diagonal]
-    for j = row, row + columns - 1 do x[j] = x[j] / pivot end
-  end
-end
-
 return panels
