@@ -203,6 +203,11 @@ describe("a job that is written", function()
     end
   end)
 
+  it("tells determinants", function()
+    comes_back({ 3, 2, 4, 4 }, function(x) return flow.linalg.det(x) end)
+    comes_back({ 5, 5 }, function(x) return flow.linalg.det(x) end)
+  end)
+
   it("takes spectra of short times, and what hearing makes of them", function()
     comes_back({ 2, 900 }, function(x)
       local y = flow.signal.stft(x, 400, 160, { pad_end = true })

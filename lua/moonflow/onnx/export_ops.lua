@@ -445,6 +445,8 @@ function ops.matmul(w)
   })
 end
 
+function ops.determinant(w) return w:emit("Det", { w:input(1) }) end
+
 -- A norm about 0, for which ONNX has a word from opset 23 on.
 local function over_root_mean_square(w, axes)
   local square = w:emit("Mul", { w:input(1), w:input(1) }, nil, "square")

@@ -574,6 +574,8 @@ local function product(node, a, b)
   return node:apply("matmul", { spread(a, left, "left"), spread(b, right, "right") }, {})
 end
 
+function operators.Det(node) return node:apply("determinant", { node:input(1) }) end
+
 -- As NumPy has it: a value of one axis is a row on the left and a column on the right, and the result lacks its axis.
 function operators.MatMul(node)
   local a, b = node:input(1), node:input(2)
