@@ -98,14 +98,15 @@ void Fourier<T>::run_pass(const Pass& pass, Factor factor, const T* from, T* to,
   constexpr int kMost = kKnown ? static_cast<int>(Factor()) : static_cast<int>(kLargestFactor);
   constexpr int64_t kNumber = 2 * R::kWidth;
   const Parts<R> at(inverse);
-  const auto [unused, stride, groups] = pass.sizes;
+  const int count = factor;
+  const int64_t stride = pass.sizes.stride, groups = pass.sizes.groups;
   const Complex<T>* turn = pass.turns.data();
-  for (int64_t p = 0; p < groups; ++p, turn += factor - 1) {
+  for (int64_t p = 0; p < groups; ++p, turn += count - 1) {
     for (int64_t q = 0; q < stride; ++q) {
-      V real[kMost], imaginary[kMost];
+      V real[kMost] = {}, imaginary[kMost] = {};
       const T* number = from + (p * stride + q) * kNumber;
 #pragma GCC unroll 8
-      for (int i = 0; i < factor; ++i, number += groups * stride * kNumber) {
+      for (int i = 0; i < count; ++i, number += groups * stride * kNumber) {
         real[i] = R::at(number + at.real);
         imaginary[i] = R::at(number + at.imaginary);
       }
@@ -115,11 +116,11 @@ void Fourier<T>::run_pass(const Pass& pass, Factor factor, const T* from, T* to,
         of_four(real, imaginary);
       else
         of_odd<kMost>(real, imaginary, factor, pass.roots.data());
-      T* result = to + (p * factor * stride + q) * kNumber;
+      T* result = to + (p * count * stride + q) * kNumber;
       R::at(result + at.real) = real[0];
       R::at(result + at.imaginary) = imaginary[0];
 #pragma GCC unroll 8
-      for (int k = 1; k < factor; ++k) {
+      for (int k = 1; k < count; ++k) {
         result += stride * kNumber;
         const Complex<T>& by = turn[k - 1];
         R::at(result + at.real) = by.real * real[k] - by.imaginary * imaginary[k];
