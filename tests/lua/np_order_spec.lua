@@ -395,7 +395,7 @@ describe("a name that flow.np lacks", function()
     raises("not_found", "did you mean flow.np.repeat_interleave?", function() return np["repeat"] end)
     raises("not_found", "did you mean flow.np.roll?", function() return np.rol end)
     raises("not_found", "did you mean flow.np.mean?", function() return np.mena end)
-    for _, name in ipairs({ "fftshift", "ix_" }) do
+    for _, name in ipairs({ "vander", "ix_" }) do
       local _, problem = pcall(function() return np[name] end)
       assert.equal("flow.np has no '" .. name .. "'", problem.message)
     end
