@@ -131,7 +131,6 @@ struct ByRow {
   Halves<T> halves;
   FourierRow<T> row;
 
-  static constexpr int64_t kAtOnce = 1;
   explicit ByRow(const FourierCall& call) : call(call), halves(call), row(complex_numbers(call)) {}
 
   int64_t scratch() const { return 2 * (call.size + 2) + row.scratch(); }

@@ -110,7 +110,7 @@ Launch prepare(KernelCall& kernel, FourierCall::Kind kind) {
                    OnePass<T, decltype(sum)>{size, LongDivisor(pass.stride), LongDivisor(pass.factor), pass.groups,
                                              from, turns, to});
         };
-        if (pass.factor > 61)
+        if (pass.factor > kLargestFactor)
           run(double{});
         else
           run(T{});

@@ -36,6 +36,7 @@ struct FourierPass {
 };
 // Fours first, then the other factors as they grow.
 std::vector<FourierPass> fourier_passes(int64_t size);
+constexpr int64_t kLargestFactor = 61;  // of those whose terms are few enough to sum up in a pass without more ado
 
 // What the ops weigh frequencies with, those of numbers that are real.
 struct FourierWeights {

@@ -10,8 +10,6 @@ namespace moonflow::cpu {
 
 namespace {
 
-constexpr int64_t kLargestFactor = 61;  // of those that are summed up directly
-
 template <class T>
 Complex<T> rounded(const Complex<double>& number) {
   return {static_cast<T>(number.real), static_cast<T>(number.imaginary)};
