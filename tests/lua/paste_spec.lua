@@ -67,21 +67,19 @@ describe("a paste", function()
 end)
 
 describe("the terminal's mode for pastes", function()
-  -- How it was left by what has been sent to the terminal.
-  local function mode(path)
-    return process.read(path):match(".*\027%[%?2004([hl])")
-  end
+  -- When it was last turned to that.
+  local ON, OFF = "%?2004h[^?]*$", "%?2004l[^?]*$"
 
   it("is off for programs that are run, and when the prompt has been left", function()
     local t = prompt()
     local path = here.folder .. "/left.log"
     t:log(path):enter("os.execute('cat -v')"):wait_for("> os.execute('cat -v')\n")
     t:paste("pasted"):press("Enter", "C-d"):wait_for("pasted\npasted\n0\n>")
-    assert.equal("h", mode(path))
+    t:wait_for_log(path, ON)
     t:press("C-c"):wait_for(">\n>")
-    assert.equal("h", mode(path))
+    t:wait_for_log(path, ON)
     t:press("C-d"):wait_for("ended with 0")
-    assert.equal("l", mode(path))
+    t:wait_for_log(path, OFF)
     t:close()
   end)
 
@@ -92,7 +90,7 @@ describe("the terminal's mode for pastes", function()
     local path = here.folder .. "/stopped.log"
     t:log(path):type("1 +"):wait_for_last("> 1 +")
     t:press("C-z"):wait_for_last("$")
-    assert.equal("l", mode(path))
+    t:wait_for_log(path, OFF)
     t:enter("fg"):wait_for_last("> 1 +")
     t:paste(" 1\n2"):press("Enter"):wait_for("\n2\n2\n>")
     t:press("C-d"):wait_for_last("$")

@@ -108,26 +108,31 @@ function Terminal:screen()
   return (text:gsub("[ \t]+\n", "\n"):gsub("\n+$", "") .. "\n")
 end
 
---- Waits until the screen holds `text`, and gives the screen.
-function Terminal:wait_for(text)
+local function wait(is_there, self, complaint, ...)
   local stop = os.time() + PATIENCE
   repeat
     local screen = self:screen()
-    if screen:find(text, 1, true) then return screen end
+    if is_there(screen) then return screen end
     os.execute("sleep 0.05")
   until os.time() > stop
-  error(("the terminal never showed %q, but\n%s"):format(text, self:screen()), 2)
+  error(complaint:format(...) .. "\n" .. self:screen(), 3)
+end
+
+--- Waits until the screen holds `text`, and gives the screen.
+function Terminal:wait_for(text)
+  return wait(function(screen) return screen:find(text, 1, true) end, self, "the terminal never showed %q, but", text)
 end
 
 --- Waits until the last line of the screen is `text`, and gives the screen.
 function Terminal:wait_for_last(text)
-  local stop = os.time() + PATIENCE
-  repeat
-    local screen = self:screen()
-    if screen:match("([^\n]*)\n$") == text then return screen end
-    os.execute("sleep 0.05")
-  until os.time() > stop
-  error(("the last line of the terminal never was %q, but\n%s"):format(text, self:screen()), 2)
+  return wait(function(screen) return screen:match("([^\n]*)\n$") == text end, self,
+    "the last line of the terminal never was %q, but", text)
+end
+
+--- Waits until what has been logged, which comes after what is on the screen, matches `pattern`.
+function Terminal:wait_for_log(path, pattern)
+  wait(function() return process.read(path):find(pattern) end, self, "the terminal was never sent %q, but", pattern)
+  return self
 end
 
 --- The process that runs in the terminal under its shell.
