@@ -359,6 +359,11 @@ function Signature:axis(axis, rank)
   return wrapped
 end
 
+--- Refuses a list of so many numbers, made one by one in a script, that no memory may hold it.
+function Signature:check_list(count)
+  if count > arguments.most_listed then self:fail((": it would need a list of %g numbers"):format(count)) end
+end
+
 --- What to write in place of options that there are not: name -> "; ..." at the end of the error.
 function Signature:instead(elsewhere)
   self.elsewhere = elsewhere

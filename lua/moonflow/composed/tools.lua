@@ -1,7 +1,6 @@
 --- How the body of a job computes, for formulas.
 
 local core = require "moonflow.core"
-local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local ops = require "moonflow.ops"
 
@@ -24,12 +23,7 @@ function Tools:pick(x, axis, indices, word)
   return self:apply("gather", { x, core.array(indices, "int64") }, { axis = axis }, word)
 end
 
---- Refuses a list of so many numbers that no memory may hold it.
-function Tools:check_list(count)
-  if count > arguments.most_listed then
-    self.signature:fail((": it would need a list of %g numbers"):format(count))
-  end
-end
+function Tools:check_list(count) self.signature:check_list(count) end
 
 local tools = {}
 

@@ -7,24 +7,11 @@ local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local reading = require "moonflow.picture_reading"
 local resizing = require "moonflow.formulas.resizing"
+local tools_of = require "moonflow.np.tools"
 
 local resize_signature = arguments.signature("np.resize_picture", {
   { "a", "any" }, { "size", "list" }, { "mode", "string", "bilinear" }, { "antialias", "boolean", true },
 })
-
--- How arrays compute, for formulas.
-local tools = {}
-
-function tools.apply(_, op, inputs, attrs) return (ndarray.evaluate(op, inputs, attrs, "np.resize_picture")) end
-
-function tools:pick(x, axis, indices)
-  return self:apply("gather", { x, core.array(indices, "int64") }, { axis = axis })
-end
-
-function tools.check_list(_, count)
-  if count <= arguments.most_listed then return end
-  resize_signature:fail((": it would need a list of %g numbers"):format(count))
-end
 
 -- The picture as an array, and the size, when all fits.
 local function checked(given)
@@ -177,6 +164,7 @@ return function(np)
     local given = resize_signature:parse(...)
     local a, size = checked(given)
     local mode = given.mode
+    local tools = tools_of(resize_signature)
     local how = resizing.manner(mode, false, given.antialias and mode ~= "nearest")
     local x = a
     for i = 1, 2 do

@@ -5,13 +5,9 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local fourier = require "moonflow.formulas.fourier"
 local ndarray = require "moonflow.ndarray"
+local tools_of = require "moonflow.np.tools"
 
 local as_array, floating, signature = ndarray.as_array, ndarray.floating, arguments.signature
-
--- What formulas compute with outside of jobs, where errors name the function that was called.
-local function tools_of(called)
-  return { apply = function(_, op, inputs, attrs) return (ndarray.evaluate(op, inputs, attrs, called)) end }
-end
 
 return function(np)
   local fft = {}
@@ -22,7 +18,7 @@ return function(np)
     local last = numbers - 1
     axis = called:axis(axis, numbers)
     local function turned(y) return axis == last and y or np.swapaxes(y, axis, last) end
-    return turned(compute(tools_of(called.where), turned(x), last))
+    return turned(compute(tools_of(called), turned(x), last))
   end
 
   local function check_length(called, length, parameter)
