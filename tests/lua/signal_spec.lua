@@ -214,6 +214,87 @@ describe("a spectrum", function()
   end)
 end)
 
+describe("a signal at another rate", function()
+  -- The sum of its formula, for one signal in float64.
+  local function resampled(x, from, to, width, rolloff)
+    width, rolloff = width or 6, rolloff or 0.99
+    local cutoff, list = rolloff * math.min(from, to), {}
+    for j = 0, math.ceil(x.shape[0] * to / from) - 1 do
+      local sum = 0
+      for n = 0, x.shape[0] - 1 do
+        local u = cutoff * (n / from - j / to)
+        local sinc = u == 0 and 1 or math.sin(math.pi * u) / (math.pi * u)
+        local weight = math.abs(u) < width and sinc * math.cos(math.pi * u / (2 * width)) ^ 2 or 0
+        sum = sum + x[n] * cutoff / from * weight
+      end
+      list[j + 1] = sum
+    end
+    return doubles(list)
+  end
+
+  local function at_rate(x, ...)
+    local given = { ... }
+    return run({ x }, function(a) return signal.resample(a, unpack(given)) end)
+  end
+
+  it("is the sum of what its samples add", function()
+    for _, samples in ipairs { 1, 6, 100 } do
+      local x = noise { samples }
+      for _, pair in ipairs { { 3, 1 }, { 1, 3 }, { 8000, 6000 }, { 5, 7 }, { 147, 160 } } do
+        near(resampled(x, pair[1], pair[2]), at_rate(x, pair[1], pair[2]), 1e-12)
+      end
+    end
+    local x = noise { 50 }
+    near(resampled(x, 4, 3, 16, 0.8), at_rate(x, 4, 3, { lowpass_filter_width = 16, rolloff = 0.8 }), 1e-12)
+    checks.same(at_rate(x, 44100, 44100), "float64", x:totable())
+  end)
+
+  it("is that of each row, in its own dtype", function()
+    local x = noise { 2, 3, 40 }
+    local y = at_rate(x:astype(flow.float), 4, 6)
+    assert.same({ 2, 3, 60 }, y.shape:table())
+    near(resampled(x[1][2], 4, 6), y[1][2], 1e-6)
+    assert.equal("float64", at_rate(x, 4, 6).dtype)
+    near(at_rate(x, 4, 6), value(function()
+      return flow.cast(signal.resample(flow.cast(x, flow.bfloat16), 4, 6), flow.float)
+    end), 0.05)
+  end)
+
+  it("keeps a tone, but for what the new rate cannot hold", function()
+    local time = np.arange(4000, { dtype = flow.double }) / 8000
+    local later = np.arange(8000, { dtype = flow.double }) / 16000
+    local tone, there = np.sin(time * (2 * np.pi * 440)), np.sin(later * (2 * np.pi * 440))
+    near(there:slice("100:7900"), at_rate(tone, 8000, 16000):slice("100:7900"), 2e-3)
+    local high = np.sin(time * (2 * np.pi * 3500))
+    assert.is_true(np.abs(at_rate(high, 8000, 4000):slice("100:1900")):max() < 1e-3)
+  end)
+
+  it("has a gradient, and is the same outside of a job, along any axis", function()
+    local x = noise { 30, 2 }
+    near(at_rate(np.transpose(x), 3, 2), np.transpose(np.resample(x, 3, 2)), 1e-12)
+    near(np.resample(x, 3, 2), np.transpose(np.resample(np.transpose(x), 3, 2, { axis = -1 })), 0)
+    assert.equal("float32", np.resample(x:astype(flow.float), 3, 2).dtype)
+    local ones = run({ x[0] }, function(a) return flow.gradients(signal.resample(a, 3, 2), a) end)
+    local weights = {}
+    for n = 0, 1 do weights[n + 1] = np.sum(np.resample(np.arange(2):eq(n):astype(flow.double), 3, 2)) end
+    near(doubles(weights), ones, 1e-12)
+  end)
+
+  it("names what does not fit", function()
+    local function refused(message, x, ...)
+      refuses("np.resample" .. message, np.resample, x, ...)
+      local given = { ... }
+      refuses("flow.signal.resample" .. message, value,
+        function() return signal.resample(flow.constant(0, { shape = x.shape:table() }), unpack(given)) end)
+    end
+    refused(": the rates are 0 and 8000, wanted samples of a second", np.zeros { 4 }, 0, 8000)
+    refused(": lowpass_filter_width must be 1 or more, got 0", np.zeros { 4 }, 3, 2, 0)
+    refused(": rolloff must be above 0 and up to 1, got 1.5", np.zeros { 4 }, 3, 2, 6, 1.5)
+    refused(": there are no samples", np.zeros { 0 }, 3, 2)
+    refused(": it would need a list of 5.12032e+08 numbers", np.zeros { 4 }, 16000, 16001)
+  end)
+end)
+
 describe("spectra of short times", function()
   local function stft(x, ...)
     local given = { ... }

@@ -7,6 +7,7 @@ local dtypes = require "moonflow.dtypes"
 local fourier = require "moonflow.formulas.fourier"
 local frames = require "moonflow.formulas.frames"
 local ops = require "moonflow.ops"
+local rates = require "moonflow.formulas.rates"
 local tools = require "moonflow.composed.tools"
 
 local flow = ops.functions
@@ -76,6 +77,15 @@ local function pairs_of(x, wanted, signature)
     signature:fail((": '%s' is %s, wanted %s"):format(x.name, tostring(x.shape), wanted))
   end
   return x
+end
+
+-- Applies `make(of_job, rows)` to the last axis of x as rows.
+local function along_last(x, name, t, signature, make)
+  check_floating(x, signature)
+  local sizes, rows = leading(x, 1, "(..., length)", signature)
+  local wide = ops.widened(x)
+  local y = make(tools.new(t, signature, name), reshape(wide, { rows, x.shape[#sizes] }))
+  return finished(y, with(sizes, y.shape[1]), x.dtype, name)
 end
 
 -- ---- windows ------------------------------------------------------------------------------------------------------
@@ -218,6 +228,25 @@ function(given, t, signature)
   local name = given.name or t:unnamed("OverlapAndAdd")
   local y = frames.sum(tools.new(t, signature, name), reshape(x, { rows, count, length }), step, "sums")
   return reshape(y, with(sizes, y.shape[1]), name)
+end)
+
+-- ---- other rates --------------------------------------------------------------------------------------------------
+
+define("resample", rates.parameters_of { "signals", "blob" }, [[
+Signals at another rate, by interpolation with a sinc under Hann's window.
+  out[..., j] = sum over n of signals[..., n] * h(n / orig_freq - j / new_freq)
+  h(t) = cutoff / orig_freq * sinc(cutoff * t) * cos(pi / 2 * cutoff * t / lowpass_filter_width)^2 where
+    |cutoff * t| < lowpass_filter_width, else 0, with sinc(u) = sin(pi u) / (pi u)
+  cutoff = rolloff * min(orig_freq, new_freq) is twice the highest frequency that passes
+shapes: signals (..., samples) -> (..., ceil(samples * new_freq / orig_freq))
+dtypes: float32 or float64; bfloat16 and float16 are computed in float32
+errors: a rate below 1; no samples; rates whose common divisor is so small that they ask for a list of more than 2^24
+  weights
+source: resample of torchaudio.functional]],
+function(given, t, signature)
+  return along_last(given.signals, given.name or t:unnamed("Resample"), t, signature, function(of_job, rows)
+    return rates.resample(of_job, rows, given, signature, "resampled")
+  end)
 end)
 
 -- ---- spectra ------------------------------------------------------------------------------------------------------
@@ -428,15 +457,6 @@ local function cosine_transform(of_job, x, kind, is_ortho, scale, size)
   end
   return of_job:apply("matmul", { x, core.array(list, x.dtype, { size, size }) }, { precise = true },
     "product")
-end
-
--- Applies `make(of_job, rows)` to the last axis of x as rows.
-local function along_last(x, name, t, signature, make)
-  check_floating(x, signature)
-  local sizes, rows = leading(x, 1, "(..., length)", signature)
-  local wide = ops.widened(x)
-  local y = make(tools.new(t, signature, name), reshape(wide, { rows, x.shape[#sizes] }))
-  return finished(y, with(sizes, y.shape[1]), x.dtype, name)
 end
 
 define("dct", {

@@ -8,7 +8,8 @@ local core = require "moonflow.core"
 
 local frames = {}
 
-local function divisor(a, b)
+--- The greatest one that two numbers have in common.
+function frames.divisor(a, b)
   while b > 0 do a, b = b, a % b end
   return a
 end
@@ -19,7 +20,7 @@ function frames.count(samples, length, step) return math.floor((samples - length
 --- x (batch, samples, width) -> (batch, frames, length, width), of whole frames, of which there is one at least.
 function frames.cut(tools, x, length, step, word)
   local batch, samples, width = unpack(x.shape:table())
-  local count, block = frames.count(samples, length, step), divisor(length, step)
+  local count, block = frames.count(samples, length, step), frames.divisor(length, step)
   local used = (count - 1) * step + length
   if used < samples then
     x = tools:apply("slice", { x }, { begin = { 0, 0, 0 }, size = { batch, used, width } }, "used")
@@ -39,7 +40,7 @@ end
 --- x (batch, frames, length) -> (batch, (frames - 1) * step + length): the sums of what overlaps, 0 between frames.
 function frames.sum(tools, x, step, word)
   local batch, count, length = unpack(x.shape:table())
-  local samples, block = (count - 1) * step + length, divisor(length, step)
+  local samples, block = (count - 1) * step + length, frames.divisor(length, step)
   if step ~= length and count > 1 then
     local all, blocks = samples / block, length / block
     local overlaps = math.ceil(length / step)

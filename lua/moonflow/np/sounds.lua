@@ -1,9 +1,11 @@
---- Sounds in files: WAV.
+--- Sounds: files of them, WAV, and other rates.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local rates = require "moonflow.formulas.rates"
+local tools_of = require "moonflow.np.tools"
 
 local raw_parameter = { "raw", "boolean", false, text = "samples as the file has them: uint8 of 8 bits, where 128 is "
   .. "silence, int32 of 16, 24 and 32, float32 or float64" }
@@ -49,5 +51,31 @@ return function(np)
     if not path:lower():find("%.wav$") then path = path .. ".wav" end
     local encoding = given.encoding or a.dtype == "uint8" and "uint8" or "int16"
     errors.blaming("np.save_wav", core.wav_write, path, a, given.rate, encoding)
+  end
+
+  local resample_signature = arguments.signature("np.resample", rates.parameters_of({ "a", "any" },
+    { "axis", "integer", 0, text = "that of the samples" }))
+  --- A sound at another rate, as flow.signal.resample has it in jobs, which are compiled for each length that comes:
+  --- `local samples, rate = np.load_wav(path)`, and `np.resample(samples, rate, 16000)` has 16000 of them in a second.
+  --- @param a ndarray|table             (samples) or (samples, channels), or whatever has samples at `axis`; whole
+  --- numbers become float64
+  --- @param orig_freq integer           samples of a second
+  --- @param new_freq integer            how many of them the result has
+  --- @param lowpass_filter_width? integer  zeros of the sinc on each side; default: 6
+  --- @param rolloff? number             what passes of the frequencies that both rates hold; default: 0.99
+  --- @param axis? integer               that of the samples; default: 0
+  --- @return ndarray                    with ceil(samples * new_freq / orig_freq) at the axis
+  --- @error a rate below 1; no samples; rates whose common divisor is so small that they ask for more than 2^24 weights
+  function np.resample(...)
+    local given = resample_signature:parse(...)
+    local a = ndarray.floating(ndarray.as_array(given.a, "np.resample"))
+    local axis = resample_signature:axis(given.axis, a.rank)
+    local x = np.moveaxis(a, axis, -1)
+    local sizes, rows = x.shape:table(), 1
+    local samples = table.remove(sizes)
+    for _, size in ipairs(sizes) do rows = rows * size end
+    local y = rates.resample(tools_of(resample_signature), x:reshape(rows, samples), given, resample_signature)
+    sizes[#sizes + 1] = y.shape[1]
+    return np.moveaxis(y:reshape(sizes), -1, axis)
   end
 end
