@@ -61,6 +61,10 @@ int64_t index_at(lua_State* L, int at) {
 // The element or row that the `count` indices from stack position 2 on lead to: its first element.
 int64_t offset_at(lua_State* L, const Tensor& array, int count) {
   const int rank = array.shape().rank();
+  require(
+      rank > 0 || count == 0, ErrorCode::InvalidArgument,
+      "an ndarray of shape () is one number and takes no index; a:item() gives it, and a:set(number) puts another one "
+      "in its place");
   require(count <= rank && (count >= 1 || rank == 0), ErrorCode::InvalidArgument, "an ndarray of shape ", array.shape(),
           " takes ", rank, rank == 1 ? " index, got " : " indices, got ", count);
   int64_t offset = 0;

@@ -201,14 +201,21 @@ function metatable.__call()
   return fail("invalid_argument", "an ndarray is no function; for its rows write: for i, row in a:rows() do")
 end
 
-for name, op in pairs({
+ndarray.comparisons = {
   eq = "equal", ne = "not_equal", lt = "less", le = "less_equal", gt = "greater", ge = "greater_equal",
-}) do
+}
+
+--- One of these, by its op.
+function ndarray.compare(op, a, b, called)
+  a, b = operands(a, b, "compare")
+  return (evaluate(op, { a, b }, nil, called))
+end
+
+for name, op in pairs(ndarray.comparisons) do
   --- Element by element with an array, a table or a number, with broadcasting: int8, 1 where it holds and 0 elsewhere.
   methods[name] = function(a, b)
     if not is_array(a) then arguments.want_colon("a:" .. name) end
-    a, b = operands(a, b, "compare")
-    return (evaluate(op, { a, b }))
+    return ndarray.compare(op, a, b, "a:" .. name)
   end
 end
 

@@ -381,11 +381,8 @@ pairwise_in_double("logaddexp", function(a, b)
   local apart = np.where(a:eq(b), 0, np.abs(a - b))  -- equal infinities are 0 apart
   return np.maximum(a, b) + np.log1p(np.exp(-apart))
 end)
-for name, long in pairs({
-  eq = "equal", ne = "not_equal", lt = "less", le = "less_equal", gt = "greater", ge = "greater_equal",
-}) do
-  local method = core.ndarray_methods[name]
-  pairwise(name, function(a, b) return method(as_array(a, "np." .. name, is_array(b) and b.dtype), b) end)
+for name, long in pairs(ndarray.comparisons) do
+  pairwise(name, function(a, b, called) return ndarray.compare(long, a, b, called) end)
   np[long] = np[name]
 end
 -- Whatever is not 0 is true.

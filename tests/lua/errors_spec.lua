@@ -58,6 +58,10 @@ describe("arguments that a function does not take", function()
     golden("np.roll: an axis is a whole number, got nan", [[>>np.roll(np.ones { 2 }, 1, 0 / 0)]])
     golden("np.power: shapes (2) and (3) do not broadcast: axis 0 is 2 against 3",
       [[>>np.power(np.ones { 2 }, np.ones { 3 })]])
+    golden("np.gt: shapes (2) and (3) do not broadcast: axis 0 is 2 against 3",
+      [[>>np.gt(np.ones { 2 }, np.ones { 3 })]])
+    golden("a:gt: shapes (2) and (3) do not broadcast: axis 0 is 2 against 3",
+      [[>>np.ones({ 2 }):gt(np.ones { 3 })]])
     golden("a:take: axis 1 of an array of rank 1", [[>>np.take(np.ones { 2 }, 0, 1)]])
     golden("a:take: the number 0.5 is no int64 (-9223372036854775808 to 9223372036854775807, without a fraction)",
       [[>>np.take(np.ones { 2 }, 0.5)]])

@@ -186,6 +186,11 @@ describe("files", function()
     for name, reader in pairs { ["grey.png"] = "a PNG picture, which np.load_png", ["grey.jpg"] = "np.load_jpeg",
         ["silence.wav"] = "np.load_wav", ["weights.safetensors"] = "flow.checkpoint.get" } do
       raises("io", reader .. " reads", function() np.load(folder .. "/" .. name) end)
+      for _, other in ipairs { "load_png", "load_jpeg", "load_wav" } do
+        if not reader:find(other, 1, true) then
+          raises("io", reader .. " reads", function() np[other](folder .. "/" .. name) end)
+        end
+      end
     end
     process.write(folder .. "/text.npy", "this is no array at all, only words")
     local fine, problem = pcall(np.load, folder .. "/text.npy")

@@ -4,6 +4,7 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local refuse_others = require "moonflow.np.beginnings"
 
 local as_array, blaming, fail = ndarray.as_array, errors.blaming, errors.raise
 
@@ -78,6 +79,7 @@ return function(np)
   function np.load_png(...)
     local given = load_png_signature:parse(...)
     load_png_signature:refuse_bytes(given.path, pictures, "a picture", "np.decode_png")
+    refuse_others(given.path, "np.load_png")
     return blaming("np.load_png", core.png_read, given.path, given.raw)
   end
 
@@ -116,6 +118,7 @@ return function(np)
   function np.load_jpeg(...)
     local given = load_jpeg_signature:parse(...)
     load_jpeg_signature:refuse_bytes(given.path, pictures, "a picture", "np.decode_jpeg")
+    refuse_others(given.path, "np.load_jpeg")
     return blaming("np.load_jpeg", core.jpeg_read, given.path, given.apply_exif_orientation)
   end
 
@@ -143,21 +146,6 @@ return function(np)
     return arguments.check_list(names, signature.where .. ": the list of names")
   end
 
-  -- What files of other kinds begin with, and what reads these.
-  local others = {
-    { "^\137PNG", "a PNG picture", "np.load_png" }, { "^\255\216\255", "a JPEG picture", "np.load_jpeg" },
-    { "^RIFF....WAVE", "a WAV sound", "np.load_wav" },
-    { "^....%z%z%z%z{", "a safetensors file", "flow.checkpoint.get" },
-  }
-  local function refuse_others(path, beginning)
-    for _, other in ipairs(others) do
-      local pattern, what, reader = unpack(other)
-      if beginning:find(pattern) then
-        fail("io", ("np.load: '%s' is %s, which %s reads"):format(path, what, reader))
-      end
-    end
-  end
-
   --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which. What has no dtype
   --- here gets another one that holds it: int16 and uint16 become int32, uint32 and uint64 int64, bool int8.
   --- @return any
@@ -165,9 +153,7 @@ return function(np)
   function np.load(...)
     local given = load_signature:parse(...)
     load_signature:refuse_bytes(given.path, { "^\147NUMPY", "^PK\3\4" }, "a file", "np.load_memory")
-    local beginning = blaming("np.load", core.first_bytes, given.path, 12)
-    refuse_others(given.path, beginning)
-    local is_npz = beginning:sub(1, 2) == "PK"
+    local is_npz = refuse_others(given.path, "np.load"):sub(1, 2) == "PK"
     local names = names_of(given, load_signature, is_npz, "'" .. given.path .. "' is none")
     if is_npz then return blaming("np.load", core.npz_read, given.path, nil, names) end
     return blaming("np.load", core.npy_read, given.path)

@@ -5,6 +5,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local rates = require "moonflow.formulas.rates"
+local refuse_others = require "moonflow.np.beginnings"
 local tools_of = require "moonflow.np.tools"
 
 local raw_parameter = { "raw", "boolean", false, text = "samples as the file has them: uint8 of 8 bits, where 128 is "
@@ -22,6 +23,7 @@ return function(np)
   function np.load_wav(...)
     local given = load_signature:parse(...)
     load_signature:refuse_bytes(given.path, { "^RIFF" }, "a sound", "np.decode_wav")
+    refuse_others(given.path, "np.load_wav")
     return errors.blaming("np.load_wav", core.wav_read, given.path, given.raw)
   end
 
