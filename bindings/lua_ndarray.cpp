@@ -433,9 +433,17 @@ int reshape(lua_State* L) {
 }
 
 int copy(lua_State* L) {
+  const bool is_given_values = lua_gettop(L) > 1;  // as Torch7's, which writes them into the array
   lua_settop(L, 1);
   Tensor& result = push_array(L);
-  protect_allocating(L, [&] { result = self_at(L, "a:copy").copy(state_of(L).memory); });
+  protect_allocating(L, [&] {
+    const Tensor& array = self_at(L, "a:copy");
+    if (is_given_values) {
+      fail(ErrorCode::InvalidArgument,
+           "a:copy takes no arguments and gives a new array; a:set(\"...\", values) writes into this one");
+    }
+    result = array.copy(state_of(L).memory);
+  });
   return 1;
 }
 

@@ -462,7 +462,8 @@ a:reshape(sizes)
 The same memory in another shape; one size may be -1. Sizes as a list or as arguments.]],
   [methods.copy] = [[
 a:copy()
-The same values in memory of their own.]],
+The same values in memory of their own.
+@error an argument: a:set("...", values) is what writes into an array]],
   [methods.tobytes] = [[
 a:tobytes()
 The raw little-endian bytes as a string; np.from_string reads them.

@@ -325,6 +325,8 @@ describe("shapes", function()
     local c = a:astype("int64")
     c:set(0, 0, 42)
     assert.equal(0, a:at(0, 0))
+    raises("invalid_argument", "a:copy takes no arguments and gives a new array; a:set(\"...\", values) writes into",
+      function() c:copy(a) end)  -- Torch7's, which writes
   end)
 
   it("join", function()
