@@ -1,145 +1,15 @@
--- Slices of ndarrays: a:slice, a:set and a[i] = value with places, and a:rows. Half open, counted from 0, negative from
--- the end, as NumPy has them.
+-- Slices of ndarrays: a:slice, a:set and a[i] = value with places, and a:rows.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
+local slices = require "moonflow.slices"
 
 local methods, metatable = core.ndarray_methods, core.ndarray_metatable
-local ceil, min, max = math.ceil, math.min, math.max
 local fail = errors.raise
 
--- One entry of a slice: a whole number picks one position and drops the axis; { start, stop, step } keeps it, each part
--- may be nil; ALL stands for every position.
-local ALL = {}
-local ELLIPSIS = {}
-
-local function not_a_slice(text, piece)
-  fail("invalid_argument", ("slice \"%s\": '%s' is not start, start:stop or start:stop:step%s"):format(text, piece,
-    (piece == "None" or piece:find("newaxis", 1, true)) and "; np.expand_dims(a, axis) adds an axis"
-      or piece:find("^%[") and "; a:take({ 0, 2 }, axis) picks several" or ""))
-end
-
-local function parse_slice(text)
-  local entries = {}
-  for piece in (text .. ","):gmatch("%s*(.-)%s*,") do
-    local parts = {}
-    for part in (piece .. ":"):gmatch("%s*(.-)%s*:") do parts[#parts + 1] = part end
-    local numbers = {}
-    for i, part in ipairs(parts) do
-      if part ~= "" then
-        numbers[i] = part:match("^[+-]?%d+$") and tonumber(part)
-        if not numbers[i] and piece ~= "..." then
-          not_a_slice(text, piece)
-        end
-      end
-    end
-    if piece == "..." then
-      entries[#entries + 1] = ELLIPSIS
-    elseif piece == "" or #parts > 3 then
-      not_a_slice(text, piece)
-    else
-      entries[#entries + 1] = #parts == 1 and numbers[1] or numbers
-    end
-  end
-  return entries
-end
-
-local parsed_slices, parsed_count = {}, 0
-local function slice_entries(first, ...)
-  if type(first) ~= "string" then return { first, ... } end
-  if select("#", ...) > 0 then
-    fail("invalid_argument", "slice wants one text for all axes, as in a:slice(\"0:10, ::2\"), or tables and numbers")
-  end
-  local entries = parsed_slices[first]
-  if not entries then
-    entries = parse_slice(first)
-    if parsed_count >= 256 then parsed_slices, parsed_count = {}, 0 end
-    parsed_slices[first], parsed_count = entries, parsed_count + 1
-  end
-  return entries
-end
-
-local entry_keys = { true, true, true, start = true, stop = true, step = true }
-
-local function check_whole(number, axis)
-  if number == nil or type(number) == "number" and number % 1 == 0 then return end
-  fail("invalid_argument", ("slice: axis %d: %s is not a whole number"):format(axis, arguments.describe(number)))
-end
-
--- Start, step and count of the positions that `entry` picks of `size`, as Python counts them.
-local function positions(entry, axis, size)
-  if type(entry) == "number" then
-    local at = entry < 0 and entry + size or entry
-    if at < 0 or at >= size or at % 1 ~= 0 then
-      fail("out_of_range", ("slice: index %g is out of range for axis %d of size %d (0..%d; arrays count from 0, Lua "
-        .. "tables from 1)"):format(entry, axis, size, size - 1))
-    end
-    return at, 1, 1
-  end
-  if type(entry) == "string" then
-    fail("invalid_argument", ("slice: the entry of axis %d is '%s'; a text stands alone and is for all axes, as in "
-      .. "a:slice(\"0, 1:3\") and a:set(\"0, 1:3\", value), and among numbers 1:3 is the table { 1, 3 }"):format(
-      axis, entry))
-  end
-  if type(entry) ~= "table" then
-    fail("invalid_argument", ("slice: the entry of axis %d is %s; it wants a number or { start, stop, step }")
-      :format(axis, arguments.describe(entry)))
-  end
-  for key in pairs(entry) do
-    if not entry_keys[key] then
-      fail("invalid_argument", ("slice: the entry of axis %d has '%s'; it is { start, stop, step }"):format(axis,
-        tostring(key)))
-    end
-  end
-  local start, stop, step = entry[1] or entry.start, entry[2] or entry.stop, entry[3] or entry.step or 1
-  check_whole(start, axis)
-  check_whole(stop, axis)
-  check_whole(step, axis)
-  if step == 0 then fail("invalid_argument", ("slice: the step of axis %d is 0"):format(axis)) end
-  local first, last, lowest, highest = 0, size, 0, size -- where nothing is said, and what may be
-  if step < 0 then first, last, lowest, highest = size - 1, -1, -1, size - 1 end
-  if start then first = max(lowest, min(highest, start < 0 and start + size or start)) end
-  if stop then last = max(lowest, min(highest, stop < 0 and stop + size or stop)) end
-  return first, step, max(0, ceil((last - first) / step))
-end
-
--- One entry for each axis: an ellipsis stands for as many whole axes as are missing, and so does the end.
-local function spread(entries, count, rank)
-  local ellipsis
-  for i = 1, count do
-    if entries[i] == ELLIPSIS then
-      if ellipsis then fail("invalid_argument", "slice: \"...\" may stand only once") end
-      ellipsis = i
-    end
-  end
-  local given = ellipsis and count - 1 or count
-  if given > rank then
-    fail("out_of_range", ("slice: %d entries for an array of rank %d"):format(given, rank))
-  end
-  local full = {}
-  for axis = 1, rank do
-    if not ellipsis or axis < ellipsis then
-      full[axis] = axis <= count and entries[axis] or ALL
-    else
-      full[axis] = axis < ellipsis + rank - given and ALL or entries[axis - rank + count]
-    end
-  end
-  return full
-end
-
--- Where a slice lies: start, step and count of each axis, and the sizes of the axes that it keeps.
-local function picked(a, ...)
-  local entries = slice_entries(...)
-  local full = spread(entries, type((...)) == "string" and #entries or select("#", ...), a.rank)
-  local starts, steps, sizes, kept, shape = {}, {}, {}, {}, a.shape
-  for axis = 1, a.rank do
-    starts[axis], steps[axis], sizes[axis] = positions(full[axis], axis - 1, shape[axis - 1])
-    if type(full[axis]) ~= "number" then kept[#kept + 1] = sizes[axis] end
-  end
-  return starts, steps, sizes, kept
-end
+local WHOLE = {}  -- the entry of an axis that is kept as it is
 
 return function(ndarray)
   local own, evaluate, cast, is_array = ndarray.own, ndarray.evaluate, ndarray.cast, ndarray.is_array
@@ -152,7 +22,7 @@ return function(ndarray)
   --- @return any
   function methods.slice(a, ...)
     own(a, "slice")
-    local begin, steps, sizes, kept = picked(a, ...)
+    local begin, steps, sizes, kept = slices.picked(a.shape, ...)
     local stop, reversed, plain, of_rows, shape = {}, {}, true, a.rank > 0, a.shape
     for axis, size in ipairs(sizes) do
       -- Backwards is forwards and then reversed.
@@ -220,7 +90,7 @@ return function(ndarray)
   --- A slice along one axis, { start, stop, step }, with the whole of the others.
   function ndarray.cut(a, axis, entry)
     local entries = {}
-    for i = 1, a.rank do entries[i] = i == axis + 1 and entry or ALL end
+    for i = 1, a.rank do entries[i] = i == axis + 1 and entry or WHOLE end
     return a:slice(unpack(entries))
   end
 
@@ -278,7 +148,7 @@ return function(ndarray)
       a[place] = core.array(row, a.dtype)  -- which comes back here where it has to be repeated
       return
     end
-    local starts, steps, sizes, kept = picked(a, unpack(given, 1, count - 1))
+    local starts, steps, sizes, kept = slices.picked(a.shape, unpack(given, 1, count - 1))
     core.write_places(a, starts, steps, sizes, ndarray.fitted(given[count], a.dtype, kept, "a:set"))
   end
 
