@@ -5,6 +5,7 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
+local slices = require "moonflow.slices"
 local trace = require "moonflow.trace"
 
 local blob = {}
@@ -13,7 +14,7 @@ local Blob = { kind = "blob" }
 
 local methods = {}
 arguments.publish("Blob", "blob", methods,
-  "eq ge gt le lt ne equal greater greater_equal less less_equal not_equal")
+  "eq ge gt le lt ne equal greater greater_equal less less_equal not_equal slice")
 
 local kind_of = arguments.kind
 
@@ -23,7 +24,7 @@ local fields = { "shape", "dtype", "name", "site", "logical_blob_name", "unique_
 -- Asked of data, not of a graph value.
 local data_words = {}
 for word in ([[mean sum max min prod std item numpy ndarray totable tolist at set ptr any all argmax argmin copy astype
-numpy_list ndarray_list nbytes slice]]):gmatch("%S+") do data_words[word] = true end
+numpy_list ndarray_list nbytes]]):gmatch("%S+") do data_words[word] = true end
 
 -- The function of a job that does what the word says. Help knows of all of them, and is made after this.
 local function function_called(word)
@@ -48,8 +49,8 @@ function Blob.__index(self, key)
       .. (name and ", or compute with it by " .. name .. "(x)" or ""))
   elseif type(key) ~= "string" then
     errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so it has no element "
-      .. arguments.describe(key) .. "; flow.slice and flow.gather take parts of it, and flow.dim_gather one element of "
-      .. "each row")
+      .. arguments.describe(key) .. "; x:slice(\"0, 1:3\") and flow.gather take parts of it, and flow.dim_gather one "
+      .. "element of each row")
   elseif key ~= "site" then
     local name = function_called(key)
     errors.raise("not_found", "'" .. self.name .. "' is a graph value and has no '" .. key .. "'"
@@ -179,6 +180,38 @@ for name, short in pairs {
   --- Element-wise comparison with a blob or a number; int8 with 1 where it holds.
   local function compare(a, b) return binary(name, a, b, what) end
   methods[name], methods[short] = compare, compare
+end
+
+--- Part of a value, as a:slice takes it of an array: NumPy's text for all axes, `x:slice("0:10, ::2, -1")`, or for
+--- each a number or a table { start, stop, step }, `x:slice({ low, high }, {}, 3)`. Half open, from 0, negative from
+--- the end, "..." for axes between. A number drops its axis: of (batch, length), `x:slice(":, " .. t)` is (batch).
+--- shapes: x (4, 6) with "3:0:-2, :5" -> (2, 5); with "..., -1" -> (4); with "1, 2" -> ()
+--- @return Blob
+--- @error a number outside of its axis; more entries than axes; a step of 0
+function methods.slice(x, ...)
+  if not blob.is(x) then arguments.want_colon("blob:slice") end
+  local t, site = trace.need("blob:slice"), errors.site()
+  local id = blob.id_of(x, t, "blob:slice")
+  local function apply(op, attrs)
+    local name = t:claim(nil, op, site)
+    id = t:append(op, { id }, attrs, name, site)
+    x = blob.new(t, id, name, site)
+  end
+  local first, step, count, kept = slices.picked(x.shape, ...)
+  local stop, is_box, is_whole = {}, true, true
+  for axis, size in ipairs(count) do
+    local whole = x.shape[axis - 1]
+    is_box, is_whole = is_box and step[axis] == 1, is_whole and step[axis] == 1 and size == whole
+    stop[axis] = first[axis] + size * step[axis]
+    if stop[axis] < 0 then stop[axis] = -whole - 1 end  -- before the first; -1 would be the last
+  end
+  if is_box and not is_whole then
+    apply("slice", { begin = first, size = count })
+  elseif not is_box then
+    apply("strided_slice", { start = first, stop = stop, step = step })
+  end
+  if #kept < #count then apply("reshape", { shape = kept }) end
+  return x
 end
 
 --- Ways to split a value over devices; on one device it is the value itself.

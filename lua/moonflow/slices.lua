@@ -15,9 +15,11 @@ local ALL = {}
 local ELLIPSIS = {}
 
 local function not_a_slice(text, piece)
+  local instead = (piece == "None" or piece:find("newaxis", 1, true))
+      and "; np.expand_dims(a, axis) adds an axis, and in a job flow.expand_dims"
+    or piece:find("^%[") and "; a:take({ 0, 2 }, axis) picks several, and in a job flow.gather" or ""
   fail("invalid_argument", ("slice \"%s\": '%s' is not start, start:stop or start:stop:step%s"):format(text, piece,
-    (piece == "None" or piece:find("newaxis", 1, true)) and "; np.expand_dims(a, axis) adds an axis"
-      or piece:find("^%[") and "; a:take({ 0, 2 }, axis) picks several" or ""))
+    instead))
 end
 
 local function parse_slice(text)

@@ -167,9 +167,9 @@ define(3)]])
       .. "flow.watch, or compute with it by flow.math.reduce_mean(x)", body [[
   local y = x + 1
 >>  print(y:mean())]])
-    golden("'x' is a graph value with no data, so it has no 'slice'; return it from the job or watch it with "
-      .. "flow.watch, or compute with it by flow.slice(x)", body [[
->>  local y = x:slice("1:") - x]])
+    golden("'x' is a graph value with no data, so it has no 'copy'; return it from the job or watch it with "
+      .. "flow.watch", body [[
+>>  local y = x:copy() - x]])
     golden("'x' is a graph value with no data, so it has no 'item'; return it from the job or watch it with flow.watch",
       body [[
 >>  local y = x:item()]])
@@ -318,6 +318,17 @@ end)]]):format(name))
 local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1, 2, 8 }) } } (function(x)
 >>  flow.layers.conv1d(x, 4, 3, { data_format = "NCHW" })
 end)]])
+  end)
+
+  it("a value is cut within it", function()
+    golden("slice: index 100 is out of range for axis 0 of size 100 (0..99; arrays count from 0, Lua tables from 1)",
+      body [[
+>>  local y = x:slice(100)]])
+    golden("slice \"None, 0\": 'None' is not start, start:stop or start:stop:step; np.expand_dims(a, axis) adds an "
+      .. "axis, and in a job flow.expand_dims", body [[
+>>  local y = x:slice("None, 0")]])
+    golden("blob:slice is a method: call it with ':'", body [[
+>>  local y = x.slice("0")]])
   end)
 
   it("slices are lists", function()

@@ -74,8 +74,8 @@ describe("a name that is not there", function()
 >>  local n = x.shapes[0]
   return n]])
     for key, named in pairs { ["0"] = "0", x = "a blob", ["np.zeros { 2 }"] = "an ndarray float32 (2)" } do
-      golden("'x' is a graph value with no data, so it has no element " .. named .. "; flow.slice and flow.gather take "
-        .. "parts of it, and flow.dim_gather one element of each row",
+      golden("'x' is a graph value with no data, so it has no element " .. named .. "; x:slice(\"0, 1:3\") and "
+        .. "flow.gather take parts of it, and flow.dim_gather one element of each row",
         body(">>  local y = x[" .. key .. "]\n  return y"))
     end
   end)

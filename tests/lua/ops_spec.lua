@@ -272,6 +272,37 @@ describe("slices", function()
     assert.same({ 4, 2, 0 }, b[0]:totable())
     assert.is_true(c == x:slice("0:2, 1:"))
   end)
+
+  it("of values are those of arrays, and so are their gradients", function()
+    local array = np.arange(24):reshape(4, 6):astype(flow.float)
+    for _, text in ipairs { ":", "0", "-1", "1:3", "::2", "::-1", "3:0:-2, :5", "..., -1", "1, 2", ":, 2", "2:0:-1, 1",
+                            "2:1", "5:9", "..., ::3", "-3:-1, 4:1:-1", "0:4, 0:6" } do
+      local job = flow.global_function {
+        inputs = { x = tp.Numpy.Placeholder({ 4, 6 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy },
+      } (function(x)
+        local part = x:slice(text)
+        return part, flow.gradients(flow.math.reduce_sum(part ^ 2), x)
+      end)
+      local part, slope = job(array)
+      local wanted, of_square = array:slice(text), np.zeros_like(array)
+      of_square:set(text, 2 * wanted)
+      if type(wanted) == "number" then wanted = np.array(wanted, flow.float) end
+      assert.is_true(part == wanted, text)
+      assert.is_true(slope == of_square, text)
+    end
+  end)
+
+  it("of values take numbers and tables too", function()
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 2, 3 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy },
+    } (function(x)
+      assert.equal(x, x:slice("..."))  -- a whole value is itself: nothing changes it
+      return x:slice({}, 1), x:slice(-1, { nil, 2 })
+    end)
+    local column, part = job(np.array({ { 1, 2, 3 }, { 4, 5, 6 } }))
+    assert.same({ 2, 5 }, column:totable())
+    assert.same({ 4, 5 }, part:totable())
+  end)
 end)
 
 describe("a border", function()

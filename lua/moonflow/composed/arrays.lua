@@ -132,7 +132,7 @@ A box cut out of x.
 shapes: x (4, 5) with begin = {1, 0}, size = {2, -1} -> out (2, 5); axes not named are kept whole
 dtypes: any -> the same
 errors: a box that leaves x
-note: a nil in begin is 0 and one in size is -1]],
+note: a nil in begin is 0 and one in size is -1; x:slice("1:3, 0") cuts by NumPy's text for all axes]],
 function(given)
   local rank = #given.x.shape
   return box { x = given.x, begin = without_holes(given.begin, rank, 0), size = without_holes(given.size, rank, -1),
