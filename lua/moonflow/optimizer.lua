@@ -105,16 +105,21 @@ end
 
 -- What other libraries call by other names, or have where we have a class of its own.
 local function instead(name)
-  local decays = { Adam = "AdamW", LazyAdam = "AdamW", SGD = "SGDW" }
+  local decays = { Adam = "AdamW", LazyAdam = "AdamW" }
   local clip = "; grad_clipping = flow.optimizer.grad_clipping.by_global_norm(x) does it"
+  local first = "; the learning rate is the first argument, or 'lr_scheduler'"
+  local decay = decays[name] and ("; flow.optimizer.%s has it"):format(decays[name])
+    or "; regularizer = flow.regularizers.l2(rate) of a variable or layer adds it to the gradient"
+      .. (name == "SGD" and ", as PyTorch's SGD and Torch7's do, and flow.optimizer.SGDW keeps it out of the momentum"
+        or "")
   return {
     max_grad_norm = clip, max_norm = clip, clip_norm = clip, clipnorm = clip, global_clipnorm = clip, grad_clip = clip,
     clip_value = "; grad_clipping = flow.optimizer.grad_clipping.by_value(x) does it",
-    weight_decay = decays[name] and ("; flow.optimizer.%s has it"):format(decays[name])
-      or "; regularizer = flow.regularizers.l2(rate) of a variable or layer decays it",
-    lr = "; the learning rate is the first argument, or 'lr_scheduler'",
-    learning_rate = "; the learning rate is the first argument, or 'lr_scheduler'",
+    weight_decay = decay, weightDecay = decay, lr = first, learning_rate = first, learningRate = first,
+    learningRateDecay = "; the rate flow.optimizer.InverseTimeScheduler(rate, 1, decay) falls so",
+    dampening = "; the rate times 1 - dampening is the rate with it",
     betas = (name:find("Adam") or name == "LAMB") and "; they are 'beta1' and 'beta2'" or nil,
+    alpha = name == "RMSProp" and "; it is 'decay_rate'" or nil,
     params = "; 'variables' takes a list of names, and without it all are trained",
   }
 end
