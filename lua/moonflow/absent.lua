@@ -136,10 +136,10 @@ local rows = {
   { "flow", "callbacks", "the loop over batches is the script's own, and what is to happen in it stands there" },
   { "flow.optimizer", "ReduceLROnPlateau LambdaLR",
     "the rate may be a variable with trainable = false: flow.load_variables sets it where the loss no longer falls" },
-  { "flow.optimizer", "Adadelta Adamax Nadam RAdam Rprop Ftrl Lion",
+  { "flow.optimizer", "Adadelta Adamax Nadam RAdam Rprop Ftrl Lion adadelta adamax asgd nag rprop",
     "flow.optimizer.Adam and flow.optimizer.RMSProp are the nearest; a train job with flow.gradients and flow.assign "
     .. "has a rule of its own" },
-  { "flow.optimizer", "LBFGS",
+  { "flow.optimizer", "LBFGS lbfgs cg",
     "flow.gradients gives gradients to a job of type \"predict\"; a search of the script's own sets weights by "
     .. "flow.load_variables" },
   { "flow", "metrics", "they are sums of flow.np over predictions: np.mean(p:eq(labels)) is the accuracy, and "
@@ -173,10 +173,52 @@ local rows = {
   { "flow.nn", "PoissonNLLLoss", "flow.math.exp(x) - target * x is it, where x is the logarithm of the mean" },
   { "flow.nn", "GaussianNLLLoss",
     "0.5 * (log_variance + (target - x) ^ 2 / flow.math.exp(log_variance)) is it, and keeps the variance above 0" },
-  { "flow.nn", "SoftMarginLoss", "flow.math.softplus(-target * x) is it, for targets of 1 and -1" },
-  { "flow.nn", "HingeEmbeddingLoss MultiMarginLoss", "flow.nn.relu(margin - x) is a hinge" },
-  { "flow.nn", "CosineEmbeddingLoss",
+  { "flow.nn", "SoftMarginLoss SoftMarginCriterion", "flow.math.softplus(-target * x) is it, for targets of 1 and -1" },
+  { "flow.nn", "HingeEmbeddingLoss MultiMarginLoss HingeEmbeddingCriterion L1HingeEmbeddingCriterion MarginCriterion "
+    .. "MultiMarginCriterion MultiLabelMarginCriterion", "flow.nn.relu(margin - x) is a hinge" },
+  { "flow.nn", "CosineEmbeddingLoss CosineEmbeddingCriterion CosineDistance",
     "1 - flow.math.reduce_sum(flow.math.l2_normalize(a, 1) * flow.math.l2_normalize(b, 1), 1) is the distance" },
+
+  -- Torch7
+  { "flow.nn", "PairwiseDistance", "flow.math.reduce_euclidean_norm(a - b, 1) is it" },
+  { "flow.nn", "MultiCriterion ParallelCriterion", "losses are values of the job: add them up" },
+  { "flow.nn", "Concat ConcatTable Parallel ParallelTable DepthConcat gModule Container",
+    "values of a job are Lua variables: hand one to several layers, take several, give several back" },
+  { "flow.nn", "CAddTable CSubTable CMulTable CDivTable", "+, -, * and / of two values are it" },
+  { "flow.nn", "Narrow Select SelectTable NarrowTable Index",
+    "x:slice(\"0, 1:3\") takes a part of a value, and flow.gather takes rows" },
+  { "flow.nn", "MaskedSelect", "shapes are known before a run: flow.where and flow.masked_fill choose within one" },
+  { "flow.nn", "CMul Mul CAdd Add", "flow.get_variable(name, { shape = shape }) is such a weight, with * or +" },
+  { "flow.nn", "AddConstant MulConstant Power", "write x + 2, 2 * x or x ^ 3" },
+  { "flow.nn", "DotProduct", "flow.math.reduce_sum(a * b, 1) is it" },
+  { "flow.nn", "SoftSign", "x / (1 + flow.math.abs(x)) is it" },
+  { "flow.nn", "Threshold", "flow.where(x:gt(threshold), x, value) is it" },
+  { "flow.nn", "GradientReversal", "flow.stop_gradient(2 * x) - x is it" },
+  { "flow.nn", "WeightNorm", "flow.math.l2_normalize(v, 1) * g is such a weight, of two variables" },
+  { "flow.nn", "SpatialCrossMapLRN", "flow.layers.batch_normalization is what nets normalise by now" },
+  { "flow.nn", "Copy", "flow.cast(x, dtype) is it" },
+  { "flow.nn", "Recurrent Recursor Sequencer AbstractRecurrent BiSequencer",
+    "flow.layers.lstm and flow.layers.gru go over time; a step of your own is called in a Lua loop, within "
+    .. "flow.scope.reuse_variables" },
+  { "flow", "FloatTensor DoubleTensor HalfTensor IntTensor LongTensor ByteTensor CharTensor CudaTensor",
+    "flow.np.array(table, dtype) and flow.np.zeros(shape, dtype) are arrays of any dtype" },
+  { "flow", "randperm", "flow.np.random.permutation(n) is it, from 0" },
+  { "flow", "serialize deserialize", "check_point:save_memory() makes a string of all variables, and "
+    .. "flow.checkpoint.save writes a table of arrays" },
+  { "flow", "setdefaulttensortype", "a job's default_data_type is said of it, flow.np.zeros takes a dtype" },
+  { "flow", "optim", "flow.optimizer has such rules: in the body of a train job one minimises the loss" },
+  { "flow.optimizer", "ConfusionMatrix", "flow.np.bincount(labels * n + predictions, { minlength = n * n }) counts "
+    .. "it, as n rows of n" },
+  { "flow.optimizer", "Logger", "flow.log.open(path) keeps numbers, and flow.report shows them" },
+  { "flow.np", "apply map vectorize apply_along_axis frompyfunc",
+    "functions of flow.np go over all elements; for one of your own, a:ptr() in a Lua loop" },
+  { "flow.np", "put_along_axis", "a:set(rows, places, values) writes an element of each row" },
+  { "flow.np", "mode", "flow.np.unique(x, { return_counts = true }) counts each value" },
+  { "flow.np", "lerp", "a + t * (b - a) is it" },
+  { "flow.np", "sliding_window_view",
+    "flow.np.stack of slices has windows, and in a job flow.signal.frame" },
+  { "flow.np", "convolve2d conv2", "flow.nn.conv2d in a job is it" },
+  { "flow.np.linalg", "eig eigvals", "flow.np.linalg.eigh is that of a symmetric matrix" },
 }
 
 local advice = {}

@@ -497,7 +497,18 @@ local FOREIGN = { T = "a:transpose()", ndim = "a.rank", size = "a.shape:count()"
                   int = "a:astype(flow.int32)", byte = "a:astype(flow.uint8)", norm = "np.linalg.norm(a)",
                   topk = "np.argsort(a, { descending = true })", expand = "np.broadcast_to",
                   expandAs = "np.broadcast_to", ["repeat"] = "np.tile", repeatTensor = "np.tile",
-                  unsqueeze = "np.expand_dims" }
+                  unsqueeze = "np.expand_dims", scatter = "a:set(rows, places, values)", cat = "np.concat",
+                  histc = "np.histogram(a)", csub = "a - b", mm = "np.matmul", bmm = "np.matmul", mv = "np.matmul",
+                  addmm = "c + np.matmul(a, b)", ger = "np.outer", type = "a.dtype", pow = "a ^ n",
+                  apply = "a function of np, or a:ptr() in a loop", map = "a function of np, or a:ptr() in a loop",
+                  cinv = "1 / a", isContiguous = "a:copy()", chunk = "np.array_split",
+                  maskedCopy = "a[mask] = values", indexCopy = "a[rows] = values", indexFill = "a[rows] = value",
+                  indexAdd = "a[rows] = a[rows] + values", nonzero = "np.argwhere", storage = "a:ptr()",
+                  data = "a:ptr()", uniform = "np.random.uniform(low, high, a.shape)",
+                  normal = "np.random.normal(mean, deviation, a.shape)",
+                  bernoulli = "np.random.binomial(1, p, a.shape)", random = "np.random.randint(low, high, a.shape)",
+                  cuda = "flow.scope.placement, which says where a job runs",
+                  cpu = "flow.scope.placement, which says where a job runs" }
 
 -- Asked for what is neither a method nor a property. What the user would be given is nil, which says nothing.
 setmetatable(methods, { __index = function(_, key)

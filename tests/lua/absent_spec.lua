@@ -45,6 +45,21 @@ describe("an absent name", function()
     flow.global_function("predict", config, { name = "job" }) (function() end)
   end)
 
+  it("of what other libraries call otherwise gets ours", function()
+    for path, ours in pairs {
+      ["flow.nn.SpatialConvolution"] = "flow.layers.conv2d", ["flow.nn.LookupTable"] = "flow.layers.embedding",
+      ["flow.nn.ClassNLLCriterion"] = "flow.nn.sparse_softmax_cross_entropy_with_logits",
+      ["flow.nn.PReLU"] = "flow.layers.prelu", ["flow.nn.GRU"] = "flow.layers.gru", ["flow.Timer"] = "flow.clock",
+      ["flow.np.cat"] = "flow.np.concat", ["flow.np.randperm"] = "flow.np.random.permutation",
+    } do
+      local folder, name = folder_of(path)
+      local fine, problem = pcall(function() return folder[name] end)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find("has no '" .. name .. "'; did you mean " .. ours .. "?", 1, true),
+        tostring(problem))
+    end
+  end)
+
   it("that nothing is known of gets the nearest one", function()
     local fine, problem = pcall(function() return flow.nn.sofmax end)
     assert.is_false(fine)

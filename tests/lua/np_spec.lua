@@ -369,6 +369,7 @@ describe("what an array lacks", function()
     a:set("...", 1)
     assert.equal(6, a:sum())
     raises("not_found", "an ndarray has no 'clone'; did you mean a:copy()?", function() return a:clone() end)
+    raises("not_found", "an ndarray has no 'mm'; did you mean np.matmul?", function() return a:mm(a) end)
     raises("not_found", "an ndarray has no 'backpropagate'", function() return a:backpropagate() end)
     raises("not_found", "an ndarray has no '1:, -1'; did you mean a:slice(\"1:, -1\")?", function()
       return a["1:, -1"]
