@@ -1,9 +1,9 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, applies element-wise functions.
 -- What draws is in np/random.lua, what sorts and counts in np/order.lua, what gives and takes places in np/places.lua,
 -- what cuts and repeats in np/shape.lua, what sums up data in np/statistics.lua, what goes along curves in
--- np/curves.lua, what reads and writes files in np/files.lua, np/sounds.lua and np/text.lua, other sizes of pictures in
--- np/pictures.lua; linear algebra is in np/products.lua, np/linear.lua, np/equations.lua and np/factors.lua; methods
--- and operators of arrays are in ndarray.lua.
+-- np/curves.lua, what reads and writes files in np/files.lua, np/sounds.lua, np/text.lua and np/torch7.lua, other sizes
+-- of pictures in np/pictures.lua; linear algebra is in np/products.lua, np/linear.lua, np/equations.lua and
+-- np/factors.lua; methods and operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -477,6 +477,7 @@ require("moonflow.np.text")(np)
 require("moonflow.np.files")(np)
 require("moonflow.np.pictures")(np)
 require("moonflow.np.sounds")(np)
+require("moonflow.np.torch7")(np)
 --- The product with another array, and the elements no less than one number and no more than another, as np has them.
 for _, name in ipairs({ "dot", "clip" }) do
   core.ndarray_methods[name] = function(a, ...) return np[name](ndarray.own(a, name), ...) end

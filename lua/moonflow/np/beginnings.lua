@@ -8,6 +8,7 @@ local kinds = {
   { "^\137PNG", "a PNG picture", "np.load_png" }, { "^\255\216\255", "a JPEG picture", "np.load_jpeg" },
   { "^RIFF....WAVE", "a WAV sound", "np.load_wav" },
   { "^....%z%z%z%z{", "a safetensors file", "flow.checkpoint.get" },
+  { "^[\3\4]%z%z%z", "a file of Torch7", "np.load_t7" },
 }
 
 --- Raises where the file at `path` is one that another function than `reader` is for. Gives what it begins with.
