@@ -140,8 +140,7 @@ local rows = {
     "flow.optimizer.Adam and flow.optimizer.RMSProp are the nearest; a train job with flow.gradients and flow.assign "
     .. "has a rule of its own" },
   { "flow.optimizer", "LBFGS lbfgs cg",
-    "flow.gradients gives gradients to a job of type \"predict\"; a search of the script's own sets weights by "
-    .. "flow.load_variables" },
+    "flow.np.minimize(f, x) is L-BFGS, of a job that gives a loss and its gradients" },
   { "flow", "metrics", "they are sums of flow.np over predictions: np.mean(p:eq(labels)) is the accuracy, and "
     .. "docs/training.md has others under \"Measures of a prediction\"" },
   { "flow.data", "train_test_split random_split",
@@ -151,6 +150,9 @@ local rows = {
   { "flow.np.fft", "fftshift", "flow.np.roll(x, math.floor(n / 2), axis) is it" },
   { "flow.np.fft", "fft2 fftn rfft2 rfftn",
     "flow.np.fft.fft goes along one axis after the other: flow.np.fft.fft(flow.np.fft.fft(x), { axis = 0 })" },
+  { "flow.np", "fmin fmin_bfgs fmin_cg fmin_l_bfgs_b", "flow.np.minimize(f, x) is it, with gradients" },
+  { "flow", "scipy optimize",
+    "flow.np.minimize(f, x) finds where a function is least, flow.np.linalg solves equations" },
   { "flow.np", "trapz", "flow.np.trapezoid is it" },
   { "flow.np", "diagonal", "flow.np.diag(a) is that of a matrix" },
   { "flow.np", "mgrid ogrid indices", "flow.np.meshgrid has it, with indexing = \"ij\"" },

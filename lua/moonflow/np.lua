@@ -478,6 +478,7 @@ require("moonflow.np.files")(np)
 require("moonflow.np.pictures")(np)
 require("moonflow.np.sounds")(np)
 require("moonflow.np.torch7")(np)
+require("moonflow.np.minimize")(np)
 --- The product with another array, and the elements no less than one number and no more than another, as np has them.
 for _, name in ipairs({ "dot", "clip" }) do
   core.ndarray_methods[name] = function(a, ...) return np[name](ndarray.own(a, name), ...) end

@@ -49,6 +49,8 @@ return {
   { training, "Several processes", "distributed data parallel ddp mpi mpirun cluster machines nodes rank allreduce "
     .. "horovod federated" },
   { training, "All weights as one vector", "evolution strategy genetic flatten parameters line search" },
+  { training, "The least of a function", "lbfgs l-bfgs bfgs optim scipy minimize fit curve least squares nonlinear "
+    .. "second order newton conjugate gradient cg pinn" },
   { training, "A Gaussian process", "gaussian process kernel regression uncertainty cholesky bayesian "
     .. "linalg solve inverse determinant linear equations likelihood kalman" },
   { training, "A gradient inside a job", "gradient penalty wgan second derivative hessian jacobian physics pinn maml" },
