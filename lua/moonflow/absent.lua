@@ -129,6 +129,9 @@ local rows = {
   { "flow", "utils", "flow.data.batches and flow.data.Dataset hand over batches, flow.log.open(path) keeps numbers" },
   { "flow", "no_grad enable_grad",
     "a job of type \"predict\" has no gradients, and flow.stop_gradient(x) ends them at x" },
+  { "flow", "custom_gradient py_func py_function custom_op Function",
+    "flow.stop_gradient(f) + (h - flow.stop_gradient(h)) has the value of f and the gradient of h, and Lua's "
+    .. "functions run between jobs" },
   { "flow", "one_embedding", "flow.layers.embedding is a table, and flow.optimizer.LazyAdam and flow.optimizer.Adagrad "
     .. "change only its rows that were picked" },
   { "flow", "Size", "a shape is a Lua table of sizes; that of a value is x.shape" },
