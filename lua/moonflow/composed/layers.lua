@@ -98,15 +98,17 @@ local convolution_doc = [[
 A convolution with bias and activation.
 shapes: weight (filters, channels / groups, kernel...), channels last (filters, kernel..., channels / groups);
   bias (filters)
-padding: "VALID", "SAME" (= "SAME_LOWER": an odd pad goes to the top and left), "SAME_UPPER", or pairs
-  { before, after } for all axes: { { 0, 0 }, { 0, 0 }, { 2, 0 } } lets a conv1d of 3 look at nothing that comes later
+padding: "VALID", "SAME" (= "SAME_LOWER": an odd pad goes to the top and left), "SAME_UPPER"; a number, or one for each
+  spatial axis, { 1, 2 } for height and width; or pairs { before, after } for all axes: { { 0, 0 }, { 0, 0 }, { 2, 0 } }
+  lets a conv1d of 3 look at nothing that comes later
 ]]
 
 local transpose_doc = [[
 A transposed convolution (flow.nn.conv2d_transpose) with bias and activation.
 shapes: weight (channels, filters / groups, kernel...), channels last (channels, kernel...,
   filters / groups); bias (filters)
-padding: "VALID", "SAME" (= "SAME_UPPER": height and width times strides), "SAME_LOWER", or pairs per axis
+padding: "VALID", "SAME" (= "SAME_UPPER": height and width times strides), "SAME_LOWER", a number,
+  or one for each spatial axis
 output_shape: (batch, filters, height, width), where strides leave several
 ]]
 
