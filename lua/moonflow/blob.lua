@@ -26,6 +26,25 @@ local data_words = {}
 for word in ([[mean sum max min prod std item numpy ndarray totable tolist at set ptr any all argmax argmin copy astype
 numpy_list ndarray_list nbytes]]):gmatch("%S+") do data_words[word] = true end
 
+-- Methods of tensors elsewhere for which no function of one value stands, and what does.
+local elsewhere = {}
+for words, ours in pairs {
+  ["size Size numel nElement dim ndim nDimension"] =
+    "x.shape[0] is its first size, x.shape:count() how many elements it has, #x.shape how many axes",
+  ["t T mT"] = "flow.transpose(x) turns its axes around",
+  ["float double half int long byte to type type_as typeAs"] = "flow.cast(x, flow.float) is it in another dtype",
+  ["cuda cpu gpu"] = "flow.scope.placement says where a job runs",
+  ["clone contiguous"] = "nothing changes a value, so it needs no copy",
+  ["fill zero zero_ fill_"] = "flow.zeros_like(x) and flow.ones_like(x) are new values of its shape",
+  ["mul div sub cmul cdiv csub mul_ div_ sub_ add add_"] = "+, -, * and / compute with it",
+  ["expandAs expand_as"] = "flow.broadcast_like(x, y) has the shape of y",
+  ["index indexSelect"] = "flow.gather(x, indices) takes rows",
+  ["grad backward requires_grad requires_grad_ gradInput"] = "flow.gradients(loss, x) is its gradient, and "
+    .. "optimizer:minimize(loss) trains",
+} do
+  for word in words:gmatch("%S+") do elsewhere[word] = ours end
+end
+
 -- The function of a job that does what the word says. Help knows of all of them, and is made after this.
 local function function_called(word)
   return require("moonflow.help").in_job(word)
@@ -51,6 +70,8 @@ function Blob.__index(self, key)
     errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so it has no element "
       .. arguments.describe(key) .. "; x:slice(\"0, 1:3\") and flow.gather take parts of it, and flow.dim_gather one "
       .. "element of each row")
+  elseif elsewhere[key] then
+    errors.raise("not_found", "'" .. self.name .. "' is a graph value and has no '" .. key .. "'; " .. elsewhere[key])
   elseif key ~= "site" then
     local name = function_called(key)
     errors.raise("not_found", "'" .. self.name .. "' is a graph value and has no '" .. key .. "'"

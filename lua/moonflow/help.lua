@@ -415,7 +415,7 @@ function help.in_job(name)
   local ours = foreign[name]
   if ours and not is_of_arrays(ours) then return ours end
   for _, full in ipairs(help.nearest(name)) do
-    if full:match("[%w_]+$") == name and not is_of_arrays(full) then return full end
+    if full:match("[%w_]+$") == name and ops.doc(help.paths()[full]) then return full end
   end
 end
 

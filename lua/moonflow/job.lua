@@ -28,9 +28,15 @@ do
   local called = "a job is called, job(x)"
   local mode = "a job trains when its type is \"train\", one step at each call; another of type \"predict\" shares its "
     .. "variables by their names"
+  local step = "optimizer:minimize(loss) in the body of a train job makes each call of it a step"
+  local values = "flow.get_all_variables() has all variables, and flow.load_variables(values) sets them"
+  local place = "flow.scope.placement(\"gpu\", \"0:0\", function() ... end) around what it computes says where it runs"
   arguments.answer(Job, "a job", {
     call = called, forward = called, run = called, predict = called, train = mode, eval = mode, fit = mode,
-    parameters = "flow.get_all_variables() has all variables",
+    training = mode, evaluate = mode, backward = step, updateParameters = step, zeroGradParameters = step,
+    zero_grad = step, step = step, parameters = values, getParameters = values, state_dict = values, clone = "the "
+      .. "function that builds it may build another one, whose variables are others in another flow.scope.namespace",
+    cuda = place, to = place,
     save = "flow.train.CheckPoint():save(path) writes all variables",
     load = "flow.train.CheckPoint():load(path) reads variables",
   })

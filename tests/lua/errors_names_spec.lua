@@ -59,9 +59,22 @@ describe("a name that is not there", function()
   end)
 
   it("is an error of values in a job too", function()
-    golden("'x' is a graph value and has no 'T'; what computes with it is a function, such as flow.transpose(x)",
-      body [[
+    golden("'x' is a graph value and has no 'T'; flow.transpose(x) turns its axes around", body [[
 >>  local y = x.T
+  return y]])
+    golden("'x' is a graph value and has no 'size'; x.shape[0] is its first size, x.shape:count() how many elements it "
+      .. "has, #x.shape how many axes", body [[
+>>  local n = x:size(1)
+  return n]])
+    golden("'x' is a graph value and has no 'float'; flow.cast(x, flow.float) is it in another dtype", body [[
+>>  local y = x:float()
+  return y]])
+    golden("'x' is a graph value and has no 'split'; what computes with it is a function, flow.split(x)", body [[
+>>  local y = x:split(2)
+  return y]])
+    golden("'x' is a graph value and has no 'strange'; what computes with it is a function, such as flow.transpose(x)",
+      body [[
+>>  local y = x:strange()
   return y]])
     golden("'x' is a graph value and has no 'reshape'; what computes with it is a function, flow.reshape(x)", body [[
 >>  local y = x:reshape(3, 1)
@@ -99,6 +112,11 @@ describe("a word that an object lacks", function()
 >>flow.data.Dataset({ np.ones { 4 } }, 2):shuffle()]])
     golden("a schedule has no 'get_lr'; what it gives is rate:at(step)", [[
 >>flow.optimizer.CosineScheduler(0.1, 5):get_lr()]])
+    golden("a job has no 'getParameters'; flow.get_all_variables() has all variables, and flow.load_variables(values) "
+      .. "sets them", [[
+local job = flow.global_function { name = "j", inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (
+  function(x) return x end)
+>>job:getParameters()]])
     golden("a job has no 'predict'; a job is called, job(x)", [[
 local job = flow.global_function { name = "j", inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (
   function(x) return x end)
