@@ -50,12 +50,20 @@ function np.from_string(...)
   return core.array(given.bytes, given.dtype, flat_list(given.shape))
 end
 
+-- Sizes that stand one by one, as those of a:reshape may, as a list of them, and what comes behind.
+local function with_list(...)
+  local given, sizes = { ... }, {}
+  while type(given[#sizes + 1]) == "number" do sizes[#sizes + 1] = given[#sizes + 1] end
+  if #sizes < 2 then return ... end
+  return sizes, unpack(given, #sizes + 1, select("#", ...))
+end
+
 -- np.zeros(shape) and np.zeros_like(a), and so on.
 local function filled(name, make)
   local called = "np." .. name
   local shape_and_dtype = signature(called, { { "shape", "list" }, { "dtype", "dtype", "float32" } })
   np[name] = function(...)
-    local given = shape_and_dtype:parse(...)
+    local given = shape_and_dtype:parse(with_list(...))
     return make(given.dtype, flat_list(given.shape), called)
   end
   --- What np.zeros, np.ones or np.empty makes, in the shape and dtype of another array.
@@ -70,11 +78,14 @@ local function full(dtype, shape, value, called)
   return (evaluate("broadcast_to", { core.array(value, dtype, {}) }, { shape = shape }, called))
 end
 
---- Zeros in this shape: np.zeros({ 2, 3 }).
+--- Zeros in this shape: np.zeros({ 2, 3 }), and np.zeros(2, 3) as well.
+--- @overload fun(...: integer): ndarray
 filled("zeros", core.zeros)
---- An array of this shape whose elements are left open, for one that is written as a whole.
+--- An array of this shape whose elements are left open, for one that is written as a whole; shapes as of np.zeros.
+--- @overload fun(...: integer): ndarray
 filled("empty", core.empty)
---- Ones in this shape: np.ones({ 2, 3 }).
+--- Ones in this shape: np.ones({ 2, 3 }), and np.ones(2, 3) as well.
+--- @overload fun(...: integer): ndarray
 filled("ones", function(dtype, shape, called) return full(dtype, shape, 1, called) end)
 
 local full_signature = signature("np.full",

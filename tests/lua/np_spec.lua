@@ -97,6 +97,16 @@ describe("making arrays", function()
     same(np.from_string("\1\0\255\255", { 2, 2 }, "int8"), "int8", { { 1, 0 }, { -1, -1 } })
   end)
 
+  it("takes sizes one by one too", function()
+    same(np.zeros(2, 3), "float32", { { 0, 0, 0 }, { 0, 0, 0 } })
+    same(np.ones(1, 2, 2, "int32"), "int32", { { { 1, 1 }, { 1, 1 } } })
+    same(np.ones(2, 1, { dtype = "int8" }), "int8", { { 1 }, { 1 } })
+    assert.equal("(4, 0)", tostring(np.empty(4, 0).shape))
+    raises("invalid_argument", "np.zeros: argument 2 ('dtype') must be a dtype", function() np.zeros({ 2 }, 3) end)
+    raises("invalid_argument", "np.zeros takes at most 2 arguments (shape, dtype), got 3",
+      function() np.zeros(2, 3, "int8", 4) end)
+  end)
+
   it("refuses unknown options at the user's line, and says what is near", function()
     local problem = raises("invalid_argument", "did you mean 'dtype'", function() np.zeros(2, { dtpye = "int8" }) end)
     assert.truthy(problem.where:find("np_spec.lua:", 1, true))
