@@ -84,9 +84,10 @@ local function positions(entry, axis, size)
       .. "a:slice(\"0, 1:3\") and a:set(\"0, 1:3\", value), and among numbers 1:3 is the table { 1, 3 }"):format(
       axis, entry))
   end
-  if type(entry) ~= "table" then
-    fail("invalid_argument", ("slice: the entry of axis %d is %s; it wants a number or { start, stop, step }")
-      :format(axis, arguments.describe(entry)))
+  if type(entry) ~= "table" or getmetatable(entry) then
+    fail("invalid_argument", ("slice: the entry of axis %d is %s; it wants a number or { start, stop, step }%s")
+      :format(axis, arguments.describe(entry), arguments.kind(entry) == "blob"
+        and ", known before a run, and flow.gather takes places that are values" or ""))
   end
   for key in pairs(entry) do
     if not entry_keys[key] then

@@ -327,6 +327,9 @@ end)]])
     golden("slice \"None, 0\": 'None' is not start, start:stop or start:stop:step; np.expand_dims(a, axis) adds an "
       .. "axis, and in a job flow.expand_dims", body [[
 >>  local y = x:slice("None, 0")]])
+    golden("slice: the entry of axis 0 is a blob; it wants a number or { start, stop, step }, known before a run, and "
+      .. "flow.gather takes places that are values", body [[
+>>  local y = x:slice(x)]])
     golden("blob:slice is a method: call it with ':'", body [[
 >>  local y = x.slice("0")]])
   end)
