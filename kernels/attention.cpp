@@ -11,7 +11,6 @@
 #include <limits>
 #include <type_traits>
 
-#include "engine/graph.h"
 #include "kernels/attention.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"

@@ -1,6 +1,5 @@
 // Adding one number per channel, and its gradient. Both take values in row-major form or in blocks of channels, since
 // they sit between convolutions.
-#include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/image_layouts.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/simd.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/graph.h"
 #include "kernels/bad_index.h"
 #include "kernels/boxes.h"
 #include "kernels/catalog.h"

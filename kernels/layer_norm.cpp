@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/side_sums.h"

@@ -2,7 +2,6 @@
 // The variance is taken in two passes, as the mean of squared distances from the mean, so it cannot come out negative.
 #include <algorithm>
 
-#include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/simd.h"

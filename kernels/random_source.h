@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/philox.h"
 

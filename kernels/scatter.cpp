@@ -10,7 +10,6 @@
 #include <cstring>
 #include <limits>
 
-#include "engine/graph.h"
 #include "kernels/boxes.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"

@@ -2,7 +2,6 @@
 // and other orders or repetitions of it (transpose, reverse, broadcast_to, tile). All dtypes.
 #include <algorithm>
 
-#include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/box.h"
 #include "kernels/types.h"

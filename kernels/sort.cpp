@@ -7,7 +7,6 @@
 // up, and its parts are merged.
 #include "kernels/sort.h"
 
-#include "engine/graph.h"
 #include "kernels/bad_index.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
