@@ -1,4 +1,6 @@
 // The graph userdata: what tracing a job appends to.
+#include <climits>
+
 #include "bindings/lua_attrs.h"
 #include "bindings/lua_module.h"
 #include "engine/autodiff.h"
@@ -109,6 +111,12 @@ int tap(lua_State* L) {
     const ValueId value = value_at(L, 2, graph, "value");
     graph.tap(value, static_cast<Token>(integer_at(L, 3, "token", 1, int64_t{1} << 53)));
   });
+  return 0;
+}
+
+// graph:part(number): that of the ops which follow, 0 for none.
+int part(lua_State* L) {
+  protect(L, [&] { self(L).graph->part = static_cast<int>(integer_at(L, 2, "part", 0, INT_MAX)); });
   return 0;
 }
 
@@ -283,6 +291,7 @@ void add_graph(lua_State* L, State& state) {
                                       {"constant", constant},
                                       {"append", append},
                                       {"tap", tap},
+                                      {"part", part},
                                       {"gradients", gradients_of},
                                       {"stops_gradient", stops_gradient_at},
                                       {"type", type},

@@ -1,6 +1,8 @@
 #include "engine/autodiff.h"
 
 #include <algorithm>
+#include <numeric>
+#include <set>
 
 namespace moonflow {
 
@@ -36,6 +38,49 @@ std::vector<bool> leading_to(const Graph& graph, const std::vector<ValueId>& tar
   return leads;
 }
 
+// What gradients see of a graph: the values of parts that are repeated come from a second time, which begins where the
+// first gradient asks for one. What another part reads is there anyway, and what is written is written once.
+class Seen {
+ public:
+  explicit Seen(Graph& graph)
+      : graph_(graph), node_count_(static_cast<NodeId>(graph.nodes().size())), seen_(graph.values().size()) {
+    std::iota(seen_.begin(), seen_.end(), 0);
+  }
+
+  std::vector<ValueId> operator()(const std::vector<ValueId>& values, int part) {
+    if (part > 0 && repeated_.insert(part).second) repeat(part);
+    std::vector<ValueId> seen;
+    for (const ValueId value : values) seen.push_back(value == kNone || part <= 0 ? value : seen_[value]);
+    return seen;
+  }
+
+ private:
+  void repeat(int part) {
+    const std::vector<bool> read_elsewhere = read_outside_of(part);
+    for (NodeId id = 0; id < node_count_; ++id) {
+      const Node& node = graph_.node(id);
+      if (node.part != part || !node.op->writes.empty()) continue;
+      const std::vector<ValueId> again = graph_.repeat(id, (*this)(node.inputs, part));
+      for (size_t i = 0; i < again.size(); ++i)
+        if (!read_elsewhere[node.outputs[i]]) seen_[node.outputs[i]] = again[i];
+    }
+  }
+
+  std::vector<bool> read_outside_of(int part) const {
+    std::vector<bool> read(seen_.size(), false);
+    for (NodeId id = 0; id < node_count_; ++id)
+      if (graph_.node(id).part != part)
+        for (const ValueId input : graph_.node(id).inputs)
+          if (input != kNone) read[input] = true;
+    return read;
+  }
+
+  Graph& graph_;
+  const NodeId node_count_;    // before any gradient
+  std::vector<ValueId> seen_;  // by value
+  std::set<int> repeated_;
+};
+
 }  // namespace
 
 std::vector<bool> computed_from(const Graph& graph, const std::vector<ValueId>& sources) {
@@ -51,6 +96,7 @@ std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses,
   // from one of them; a node is met from behind when one of its outputs has a gradient.
   const std::vector<bool> needed = reached_from(graph, values, has_gradient);
   std::vector<ValueId> grads(graph.values().size(), kNone);
+  Seen seen(graph);
 
   const auto add = [&](ValueId value, ValueId grad) {
     if (grads[value] == kNone) {
@@ -80,11 +126,18 @@ std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses,
     for (const ValueId input : node.inputs) wanted = wanted || (input != kNone && needed[input]);
     if (!reached || !wanted) continue;
 
-    GradCall call{graph, graph.catalog(), node.name, node.site, node.inputs, node.outputs, output_grads, node.attrs};
+    GradCall call{graph,
+                  graph.catalog(),
+                  node.name,
+                  node.site,
+                  seen(node.inputs, node.part),
+                  seen(node.outputs, node.part),
+                  output_grads,
+                  node.attrs};
     const std::vector<ValueId> input_grads = blaming(node.describe(), node.site, [&] { return node.op->grad(call); });
     for (size_t i = 0; i < input_grads.size(); ++i)
-      if (input_grads[i] != kNone && call.inputs[i] != kNone && needed[call.inputs[i]])
-        add(call.inputs[i], input_grads[i]);
+      if (input_grads[i] != kNone && node.inputs[i] != kNone && needed[node.inputs[i]])
+        add(node.inputs[i], input_grads[i]);
   }
 
   std::vector<ValueId> result;

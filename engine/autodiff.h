@@ -12,7 +12,8 @@ std::vector<bool> computed_from(const Graph& graph, const std::vector<ValueId>& 
 
 // The gradient of sum_i <losses[i], seeds[i]> with respect to each of `values`; kNone where no path leads.
 // A seed has the type of its loss (ones of that type give the gradient of the plain sum). Called again it goes through
-// what an earlier call has appended as through any other nodes, so gradients of gradients need nothing more.
+// what an earlier call has appended as through any other nodes, so gradients of gradients need nothing more. Parts of
+// the graph that are not kept are appended once more; see Graph::part.
 // Gradients reach a value once per consumer; they are summed in the order the consumers were added, latest first,
 // so two builds of the same script give bit-equal sums on the CPU.
 std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses, const std::vector<ValueId>& seeds,

@@ -286,6 +286,13 @@ std::vector<StepWork> weigh(const Plan& plan, const Draft& draft, const LaidOut&
   return works;
 }
 
+// Whether it computes anything once more, to save memory.
+bool repeats(const Draft& draft) {
+  for (NodeId id = 0; id < draft.node_count(); ++id)
+    if (draft.live(id) && draft.node(id).part < 0) return true;
+  return false;
+}
+
 // Puts the steps into branches where the device has any and a run is shorter for it, and plans the memory. Branches
 // that keep much more memory alive are not worth it.
 Storage branch(Plan& plan, const Draft& draft, LaidOut& laid_out, const Sources& sources) {
@@ -297,7 +304,7 @@ Storage branch(Plan& plan, const Draft& draft, LaidOut& laid_out, const Sources&
   const Branches several = in_branches(weigh(plan, draft, laid_out, sources), plan.device->branches());
   if (several.count == 1) return storage;
   Storage wider = plan_storage(draft, laid_out, several, plan.steps);
-  const double most = kMostMemory * static_cast<double>(storage.arena.bytes) + kLittle;
+  const double most = (repeats(draft) ? 1 : kMostMemory) * static_cast<double>(storage.arena.bytes) + kLittle;
   if (static_cast<double>(wider.arena.bytes) > most) return storage;
 
   std::vector<Step> steps;

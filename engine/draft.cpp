@@ -25,9 +25,9 @@ void write(std::string& text, const T& value) {
 }
 
 // What a node gives, written out: nodes with the same text give the same bits. It is the op, its attributes bit by bit,
-// since 0 is not -0, and the values that it reads; of a constant its type and bytes. Empty for what is like no other
-// node: a feed, a variable, a node that writes, a large constant. Random ops are functions of their inputs and
-// attributes too. `node` has the attributes of its op, and all of them, in one order.
+// since 0 is not -0, the values that it reads, and whether it is there to be computed once more; of a constant its type
+// and bytes. Empty for what is like no other node: a feed, a variable, a node that writes, a large constant. Random ops
+// are functions of their inputs and attributes too. `node` has the attributes of its op, and all of them, in one order.
 std::string meaning(const Node& node) {
   std::string text;
   if (node.kind == Node::Constant && node.constant.bytes() <= kMostConstantBytes) {
@@ -37,6 +37,7 @@ std::string meaning(const Node& node) {
     text.append(static_cast<const char*>(node.constant.data()), static_cast<size_t>(node.constant.bytes()));
   } else if (node.kind == Node::Op && node.op->writes.empty()) {
     write(text, node.op);
+    write(text, std::min(node.part, 0));
     for (const auto& [name, attr] : node.attrs) std::visit([&](const auto& value) { write(text, value); }, attr);
     write(text, node.inputs);
   }
@@ -157,8 +158,11 @@ void Draft::fuse(const std::vector<NodeId>& old, std::string_view op_name, std::
   int rank = 0;
   for (const NodeId id : old) {
     rank = std::max(rank, ranks_[id]);
+    fused.part = later_repeated(fused.part, node(id).part);
     remove(id);
   }
+  for (const ValueId input : fused.inputs)
+    if (input != kNone) fused.part = later_repeated(fused.part, node(maker(input)).part);
   const NodeId id = node_count();
   nodes_.push_back(&fused);
   live_.push_back(true);

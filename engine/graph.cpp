@@ -89,7 +89,15 @@ std::vector<ValueId> Graph::append(std::string_view op_name, std::vector<ValueId
   });
   node.inputs = std::move(inputs);
   node.attrs = std::move(attrs);
+  node.part = part;
   return add(std::move(node), types);
+}
+
+std::vector<ValueId> Graph::repeat(NodeId id, std::vector<ValueId> inputs) {
+  const Node& node = nodes_[id];
+  std::vector<ValueId> outputs = append(node.op->name, std::move(inputs), node.attrs, node.name + "_again", node.site);
+  nodes_.back().part = -node.part;
+  return outputs;
 }
 
 void Graph::tap(ValueId value, Token token) {

@@ -31,6 +31,7 @@ struct Node {
   std::string name;  // of the op, feed or variable
   std::string site;  // "file:line" of the user's script
   Tensor constant;   // only for Kind::Constant
+  int part = 0;      // see Graph::part
 
   // "matmul 'hidden'", for messages.
   std::string describe() const;
@@ -54,6 +55,13 @@ class Graph {
   std::vector<ValueId> append(std::string_view op, std::vector<ValueId> inputs, Attrs attrs = {}, std::string name = {},
                               std::string site = {});
   void tap(ValueId value, Token token);
+  // Appends the node once more, of other values. The part is that of the first, below 0, so nobody takes one for the
+  // other.
+  std::vector<ValueId> repeat(NodeId node, std::vector<ValueId> inputs);
+
+  // That of the ops which are appended from now on. What is between two ops of one part above 0 is not kept until
+  // gradients want it: they repeat the part, which saves memory and takes its time once more.
+  int part = 0;
 
   // The narrow dtype in which its ops may compute where that is faster; see engine/mixed_precision.h.
   std::optional<DType> mixed_precision;

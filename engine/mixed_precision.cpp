@@ -181,6 +181,7 @@ class MixedPrecision {
     if (narrow && node.op->attr("mixed"))
       attrs.set("mixed", std::string(name(wants_output(node) ? dtype_ : DType::Float32)));
     if (node.op->attr("rounds_to") && (narrow || rounds(node))) attrs.set("rounds_to", dtype_);
+    result_.part = node.part;
     const std::vector<ValueId> outputs = result_.append(node.op->name, std::move(inputs), attrs, node.name, node.site);
     for (size_t i = 0; i < outputs.size(); ++i) {
       const bool as_traced = result_.type(outputs[i]) == graph_.type(node.outputs[i]);

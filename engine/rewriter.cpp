@@ -1,8 +1,15 @@
 #include "engine/rewriter.h"
 
+#include <algorithm>
 #include <set>
 
 namespace moonflow {
+
+// Gradients begin with the last part, and those that are repeated have their numbers below 0.
+int later_repeated(int part, int other) {
+  if (part >= 0 || other >= 0) return std::min({part, other, 0});
+  return std::max(part, other);
+}
 
 bool follows_from(const Rewriter& graph, ValueId value, NodeId node) {
   std::set<NodeId> seen;

@@ -40,6 +40,9 @@ class Rewriter {
   ~Rewriter() = default;
 };
 
+// Of the parts that two nodes repeat, the one that gradients come to later; 0 where neither repeats any.
+int later_repeated(int part, int other);
+
 // Whether a value is made of what a node gives. A rewrite that puts a node and something behind it into one op asks so
 // of what that op is to be given besides, which has to be there before.
 bool follows_from(const Rewriter& graph, ValueId value, NodeId node);

@@ -1,6 +1,7 @@
 #include "kernels/joined_products.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 
 namespace moonflow {
@@ -18,6 +19,7 @@ class JoinedProducts {
     whole_ = graph_.type(graph_.node(sum).outputs[0]);
     if (whole_.shape.rank() != 2 || is_added(graph_.node(sum).outputs[0])) return false;
     collect(sum);
+    choose();
     if (!pays()) return false;
     join();
     return true;
@@ -49,22 +51,47 @@ class JoinedProducts {
         }
       }
     }
+  }
+
+  // a^T b
+  bool is_product(ValueId value) const {
+    const NodeId id = graph_.made_by(value, "matmul");
+    if (id == kNone || graph_.type(value) != whole_) return false;
+    const Attrs& attrs = graph_.node(id).attrs;
+    return attrs.flag("transpose_a") && !attrs.flag("transpose_b");
+  }
+
+  // Leaves the products that are of one kind, of the first kind that has several; the others are added as they are.
+  // Factors that are computed once more to save memory are there for one part of the job at a time.
+  void choose() {
+    std::map<int, std::vector<NodeId>> kinds;  // by part
+    for (const NodeId id : products_) {
+      std::vector<NodeId>& kind = kinds[part(id)];
+      if (kind.empty() || alike(id, kind[0])) kind.push_back(id);
+    }
+    std::vector<NodeId> chosen;
+    for (const auto& [part, kind] : kinds)
+      if (chosen.size() < 2) chosen = kind;
+    for (const NodeId id : products_)
+      if (std::find(chosen.begin(), chosen.end(), id) == chosen.end()) others_.push_back(graph_.node(id).outputs[0]);
+    products_ = std::move(chosen);
     // From the youngest to the oldest, so that what is fused is as young as all that it reads.
     std::sort(products_.rbegin(), products_.rend());
   }
 
-  // a^T b, of the kind that the first one is.
-  bool is_product(ValueId value) const {
-    const NodeId id = graph_.made_by(value, "matmul");
-    if (id == kNone || graph_.type(value) != whole_) return false;
-    const Node& product = graph_.node(id);
-    if (!product.attrs.flag("transpose_a") || product.attrs.flag("transpose_b")) return false;
-    if (products_.empty()) return true;
-    const Node& first = graph_.node(products_[0]);
-    const auto alike = [&](int i) {
-      return graph_.type(product.inputs[i]).dtype == graph_.type(first.inputs[i]).dtype;
+  int part(NodeId product) const {
+    int part = 0;
+    for (const ValueId factor : graph_.node(product).inputs)
+      part = later_repeated(part, graph_.node(graph_.maker(factor)).part);
+    return part;
+  }
+
+  bool alike(NodeId a, NodeId b) const {
+    const Node &one = graph_.node(a), &other = graph_.node(b);
+    const auto same_dtype = [&](int i) {
+      return graph_.type(one.inputs[i]).dtype == graph_.type(other.inputs[i]).dtype;
     };
-    return product.attrs == first.attrs && alike(0) && alike(1);
+    return one.attrs == other.attrs && same_dtype(0) && same_dtype(1);
   }
 
   // To join factors is to copy them, which has to be less than what is done with results of which each is stored.

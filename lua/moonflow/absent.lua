@@ -35,6 +35,9 @@ local rows = {
   { "flow", "current_global_function_desc find_or_create_module",
     "what a job is to know is an argument of the Lua function that builds it" },
   { "flow.nn", "Module", "a Lua function that makes layers is a module; flow.scope.namespace names its variables" },
+  { "flow", "recompute_grad checkpoint_sequential",
+    "flow.scope.recompute(body) keeps what body gives, and computes the rest once more for gradients" },
+  { "flow.scope", "checkpointing config", "flow.scope.recompute(body) is what checkpointing = true was" },
   { "flow", "experimental", "what is there of it has left it: flow.scope.namespace, flow.slice_v2, and for values of "
     .. "variables flow.get_all_variables and flow.load_variables" },
   { "flow", "deprecated", "flow.scope.namespace is what variable_scope was; workers there are none" },

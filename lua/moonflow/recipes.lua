@@ -24,6 +24,8 @@ return {
   { training, "Rates, clipping, weight decay", "learning rate schedule scheduler warmup gradient clipping optimizer "
     .. "freeze accumulate accumulation" },
   { training, "In bfloat16", "mixed precision half precision autocast amp float16 loss scale" },
+  { training, "More than fits into memory", "out of memory oom recompute gradient activation checkpointing "
+    .. "accumulation accumulate large batch deep" },
   { training, "The best so far, and an early end", "early stopping patience best checkpoint validation overfitting" },
   { training, "To go on after a stop", "resume training checkpoint save restore continue" },
   { training, "Folds", "cross validation kfold k fold split train test" },

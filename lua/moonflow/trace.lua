@@ -38,6 +38,8 @@ function trace.new(graph, about)
     where = nil,        -- the same of the job: what the first op that has a say says
     views = {},
     reuses = {},        -- one entry per open scope.reuse_variables
+    parts = 0,          -- of scope.recompute
+    in_part = false,
     watch_scopes = {},
     watches = {},       -- watch handles, in the order they were asked for
     diff_watches = {},

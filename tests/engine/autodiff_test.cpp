@@ -1,5 +1,7 @@
 #include "engine/autodiff.h"
 
+#include <algorithm>
+
 #include <catch2/catch.hpp>
 
 #include "toy.h"
@@ -76,6 +78,70 @@ TEST_CASE("a gradient is differentiated as any other value") {
   const ValueId slope = gradients(graph, {cube}, {graph.append("ones", {cube})[0]}, {x})[0];
   REQUIRE(slope != kNone);
   CHECK(gradient(toy, graph, slope, x, {floats({1, -2})}) == std::vector<float>{6, -12});
+}
+
+TEST_CASE("a part of the graph is computed once more where gradients want it") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  graph.part = 1;
+  const ValueId x2 = graph.append("square", {x}, {}, "x2")[0];
+  const ValueId x3 = graph.append("mul", {x2, x}, {}, "x3")[0];
+  graph.part = 0;
+  const ValueId loss = graph.append("square", {x3}, {}, "loss")[0];
+  const ValueId grad = gradients(graph, {loss}, {graph.append("ones", {loss})[0]}, {x})[0];
+  graph.tap(grad, 1);
+  graph.tap(loss, 2);
+  const auto plan = toy.session.compile(graph, "test");
+
+  std::vector<std::string> steps;
+  for (const Step& step : plan->steps) steps.push_back(step.label);
+  const auto at = [&](const std::string& label) {
+    return std::find(steps.begin(), steps.end(), label) - steps.begin();
+  };
+  const auto end = static_cast<std::ptrdiff_t>(steps.size());
+  CHECK(at("square 'loss'") < at("square 'x2_again'"));  // not when what it reads is there, which is at once
+  CHECK(at("square 'x2_again'") < end);
+  CHECK(at("mul 'x3_again'") == end);  // the loss reads x3, so that is kept
+  const std::vector<Tensor> given = toy.call(plan, {floats({1, 2})});
+  CHECK(values(given[0]) == std::vector<float>{6, 192});
+  CHECK(values(given[1]) == std::vector<float>{1, 64});
+}
+
+TEST_CASE("parts that are computed once more take less memory") {
+  constexpr int kParts = 8, kOps = 8;
+  const auto arena_bytes = [](bool in_parts) {
+    ToySession toy;
+    Graph graph(toy.session.catalog());
+    const ValueId x = graph.feed("x", vec(1000));
+    ValueId y = x;
+    for (int part = 1; part <= kParts; ++part) {
+      graph.part = in_parts ? part : 0;
+      for (int i = 0; i < kOps; ++i) y = graph.append("mul", {y, x})[0];
+    }
+    graph.part = 0;
+    const ValueId grad = gradients(graph, {y}, {graph.append("ones", {y})[0]}, {x})[0];
+    graph.tap(grad, 1);
+    return toy.session.compile(graph, "test")->arena_bytes;
+  };
+  const int64_t kept = arena_bytes(false), repeated = arena_bytes(true);
+  CHECK(kept >= kParts * kOps * 4000);
+  CHECK(repeated <= (kParts + kOps + 4) * 4096);
+}
+
+TEST_CASE("what a part writes is written once") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(1)), w = graph.variable("w", vec(1));
+  graph.part = 1;
+  const ValueId y = graph.append("mul", {graph.append("square", {x})[0], x})[0];
+  graph.append("assign_sub", {w, y});
+  graph.part = 0;
+  const ValueId loss = graph.append("square", {y})[0];
+  CHECK(gradient(toy, graph, loss, x, {floats({2})}) == std::vector<float>{192});
+  float w_after = 0;
+  toy.session.variables().at("w").read(&w_after);
+  CHECK(w_after == -8);
 }
 
 TEST_CASE("what stops a gradient is the first op on a way to the loss that has none") {

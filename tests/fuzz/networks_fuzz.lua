@@ -1,7 +1,8 @@
 -- Random networks, each run in several ways that must agree: fused, and with every inner value and gradient watched,
--- which keeps its ops apart; in float64; with one thread and two; by prepared calls; on the CPU and on a GPU where
--- there is one; in mixed precision there. Each way trains some steps and predicts between them, by jobs that share
--- the weights. What is compared is every loss, prediction, watched value and gradient, and all variables at the end.
+-- which keeps its ops apart; with some of them computed once more on the way back; in float64; with one thread and two;
+-- by prepared calls; on the CPU and on a GPU where there is one; in mixed precision there. Each way trains some steps
+-- and predicts between them, by jobs that share the weights. What is compared is every loss, prediction, watched value
+-- and gradient, and all variables at the end.
 --   moonflow tests/fuzz/networks_fuzz.lua [networks] [first seed] [way]
 -- A network that fails is made smaller and printed with its seed; then the next one follows, and at the end an error.
 local here = arg[0]:match("^(.*)/") or "."
@@ -42,6 +43,7 @@ local ways = {
   { name = "some watched", within = FLOAT32, threads = 2, watched = 3 },
   { name = "all watched", within = FLOAT32, threads = 2, watched = 1 },
   { name = "in flight", within = FLOAT32, threads = 2, watched = 5, in_flight = true },
+  { name = "recomputed", within = FLOAT32, threads = 2, watched = 5, recomputed = 2 },
   { name = "prepared", within = FLOAT32, threads = 2, prepared = true },
   { name = "prepared, float64", within = FLOAT64, threads = 2, dtype = flow.double, prepared = true },
   { name = "float64", within = FLOAT64, threads = 2, dtype = flow.double },
@@ -49,6 +51,7 @@ local ways = {
   { name = "gpu", within = FLOAT32, threads = 1, device = "gpu" },
   { name = "gpu, some watched", within = FLOAT32, threads = 1, device = "gpu", watched = 3 },
   { name = "gpu, in flight", within = FLOAT32, threads = 1, device = "gpu", watched = 5, in_flight = true },
+  { name = "gpu, recomputed", within = FLOAT32, threads = 1, device = "gpu", recomputed = 2 },
   { name = "gpu, float64", within = FLOAT64, threads = 1, device = "gpu", dtype = flow.double },
   { name = "gpu, TF32", within = TF32, threads = 1, device = "gpu", config = { allow_tf32 = true } },
   { name = "gpu, bfloat16", within = BFLOAT16, threads = 1, device = "gpu",
@@ -100,6 +103,10 @@ local function define(network, way, seen)
     return function(place, step)
       -- The same whenever the body is traced, since a variable that nothing reads exists only where it is watched.
       local choice = draws(network.seed, 2000 + 100 * #way.name + 2 * place + (training and 1 or 0))
+      if way.recomputed and choice.chance(way.recomputed) then
+        local kept = step
+        step = function() return flow.scope.recompute(kept) end
+      end
       if not way.watched or choice.below(way.watched) > 0 then return step() end
       local grads = training and (way.watched == 1 or choice.chance(2)) or false
       local values = (way.watched == 1 or not grads or choice.chance(2)) and seen.values or nil
