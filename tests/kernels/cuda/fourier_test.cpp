@@ -20,3 +20,15 @@ TEST_CASE("Fourier transforms agree with the CPU for sizes with all kinds of fac
     }
   }
 }
+
+TEST_CASE("the many numbers of a large prime are summed in double on the card") {
+  const BesideCpu beside;
+  const Tensor x = drawn({DType::Float32, {1, 8209}}, 1, 0, 1);  // far from zero, so that the sums grow
+  Trial trial = beside.trial("rfft", {x}, {{"size", int64_t{8209}}});
+  const Launched got = launch(trial, *beside.card);
+  trial.inputs[0] = Tensor::allocate({DType::Float64, x.shape()});
+  std::copy_n(x.data<float>(), x.count(), trial.inputs[0].data<double>());
+  const Launched exact = launch(trial, *beside.cpu);
+  CHECK(got.damage == "");
+  CHECK(distance(got.outputs[0], exact.outputs[0]) <= 1e-5);  // of turns in float32; sums in float32 are off by 1e-4
+}
