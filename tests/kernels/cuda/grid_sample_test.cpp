@@ -1,4 +1,6 @@
 // Images at the places of a grid on the card, with planes that one block has and such as several share.
+#include <cmath>
+
 #include "beside_cpu.h"
 
 using namespace moonflow;
@@ -43,6 +45,33 @@ TEST_CASE("the nearest pixels are taken of any dtype on the card") {
     for (const DType of_grid : {DType::Float32, DType::Float64}) {
       const Tensor x = drawn({dtype, {2, 3, 7, 5}}, 1, 0, 90), grid = drawn({of_grid, {2, 4, 5, 2}}, 2, -1.5, 1.5);
       beside.check(beside.trial("grid_sample", {x, grid}, {{"mode", std::string("nearest")}}), 0.0);
+    }
+  }
+}
+
+TEST_CASE("pixels that count for nothing may be NaN, and places too, on the card as on the CPU") {
+  const BesideCpu beside;
+  Tensor x = drawn({DType::Float32, {1, 2, 5, 5}}, 1), whole = drawn({DType::Int32, {1, 2, 5, 5}}, 2, 0, 90);
+  x.data<float>()[12] = NAN;
+  x.data<float>()[33] = INFINITY;
+  // Each pixel by itself, so that its neighbours have no share, then places that are no number or far away.
+  std::vector<float> places;
+  for (int i = 0; i < 25; ++i) places.insert(places.end(), {0.5f * (i % 5) - 1, 0.5f * (i / 5) - 1});
+  for (const float odd : {NAN, INFINITY, -1e30f}) places.insert(places.end(), {odd, 0.25f, -0.25f, odd});
+  const Tensor grid = Tensor::allocate({DType::Float32, {1, 1, 31, 2}});
+  std::copy(places.begin(), places.end(), grid.data<float>());
+  for (const char* mode : {"nearest", "bilinear", "bicubic"}) {
+    for (const char* padding : {"zeros", "border"}) {
+      CAPTURE(mode, padding);
+      Attrs attrs = {{"mode", std::string(mode)}, {"padding_mode", std::string(padding)}, {"align_corners", true}};
+      const TensorType out = beside.check(beside.trial("grid_sample", {x, grid}, attrs)).outputs[0].type();
+      const Tensor dy = drawn(out, 3);
+      if (mode == std::string("nearest"))
+        beside.check(beside.trial("grid_sample", {whole, grid}, attrs), 0.0);
+      else
+        beside.check(beside.trial("grid_sample_grid_grad", {x, grid, dy}, attrs));
+      attrs.set("shape", x.shape().dims());
+      beside.check(beside.trial("grid_sample_image_grad", {grid, dy}, attrs));
     }
   }
 }
