@@ -35,6 +35,7 @@ TEST_CASE("of no channels and no places the card makes zeros") {
   const BesideCpu beside;
   const Tensor grid = drawn({DType::Float32, {2, 2, 3, 2}}, 1), none = drawn({DType::Float32, {2, 0, 2, 3}}, 2);
   beside.check(beside.trial("grid_sample_grid_grad", {drawn({DType::Float32, {2, 0, 3, 4}}, 3), grid, none}));
+  beside.check(beside.trial("grid_sample_image_grad", {grid, none}, {{"shape", Ints{2, 0, 3, 4}}}));
   const Tensor nowhere = drawn({DType::Float32, {2, 0, 3, 2}}, 1), nothing = drawn({DType::Float32, {2, 5, 0, 3}}, 2);
   beside.check(beside.trial("grid_sample_image_grad", {nowhere, nothing}, {{"shape", Ints{2, 5, 3, 4}}}));
 }
