@@ -1,4 +1,6 @@
 // Resampled images on the card, in either order of axes, either layout, and with channels that fill packs or do not.
+#include <cmath>
+
 #include "beside_cpu.h"
 
 using namespace moonflow;
@@ -76,5 +78,20 @@ TEST_CASE("an axis of another length agrees with the CPU, and so does its gradie
         }
       }
     }
+  }
+}
+
+TEST_CASE("an axis of bytes is resampled on the card, and a NaN comes back to what it was made of alone") {
+  const BesideCpu beside;
+  for (const bool extends : {true, false}) {
+    Attrs attrs = {{"axis", int64_t{1}}, {"size", int64_t{9}}, {"slope", 1.5},
+                   {"offset", 0.5},      {"spread", 1.5},      {"extends", extends}};
+    const Tensor bytes = drawn({DType::UInt8, {3, 14, 5}}, 1, 0, 256);
+    Tensor dy = drawn(beside.check(beside.trial("resample_axis", {bytes}, attrs)).outputs[0].type(), 2);
+    dy.data<float>()[4 * 5 + 2] = NAN;
+    attrs.set("shape", bytes.shape().dims());
+    const Tensor dx = beside.check(beside.trial("resample_axis_grad", {dy}, attrs)).outputs[0];
+    // Place 4 lies at 6.5; of the four places in its reach the outer ones weigh nothing.
+    CHECK(std::count_if(dx.data<float>(), dx.data<float>() + dx.count(), [](float x) { return std::isnan(x); }) == 2);
   }
 }
