@@ -1,4 +1,6 @@
 // Updates of picked rows on the card: few picks and many of one row, rows longer than a block, and a fault before.
+#include <cmath>
+
 #include "beside_cpu.h"
 #include "shifted.h"
 
@@ -38,6 +40,20 @@ TEST_CASE("rows are updated on the card as on the CPU") {
       beside.check(trial_of(beside, op, dtype, 20, {600}, 5, 20));
       beside.check(trial_of(beside, op, dtype, 20, {4}, 0, 20));
       beside.check(trial_of(beside, op, dtype, 20, {0}, 3, 20));
+    }
+  }
+}
+
+TEST_CASE("the factor 0 leaves rows alone on the card, and another one scales what they are picked for") {
+  const BesideCpu beside;
+  for (const char* op : {"rows_sgd_update", "rows_adagrad_update", "rows_adam_update"}) {
+    for (const float factor : {0.0f, 0.25f}) {
+      Trial trial = trial_of(beside, op, DType::Float32, 50, {64}, 40, 50);
+      const size_t dy = trial.inputs.size() - (op == std::string("rows_adam_update") ? 6 : 5);
+      if (factor == 0) trial.inputs[dy].data<float>()[1] = NAN;
+      trial.inputs[trial.inputs.size() - 3] = Tensor::of<float>({}, {factor});
+      const Launched got = beside.check(trial);
+      CHECK(same(got.inputs[0], trial.inputs[0]) == (factor == 0));
     }
   }
 }
