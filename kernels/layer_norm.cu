@@ -43,6 +43,19 @@ struct Repeated {
   }
 };
 
+// The mean. Of rows that are held some neighbours are added in T, where values far from zero lose their digits; their
+// distances from what that gives do not.
+template <class T, class Team, class Values>
+MOONFLOW_DEVICE double mean_of(const Team&, const Values& values, int64_t n) {
+  const double count = static_cast<double>(n), mean = values.sum() / count;
+  if constexpr (Team::kHeld > 0) {
+    const T near = static_cast<T>(mean);
+    const double off = values.sum([=](T value) { return value - near; }) / count;
+    if (off - off == 0) return near + off;  // unless something is infinite
+  }
+  return mean;
+}
+
 // The sum of squares. Of rows that are held they are in T, unless that has no room for them.
 template <class T, class Team, class Values>
 MOONFLOW_DEVICE double squares_of(const Team&, const Values& values, int64_t n) {
@@ -65,7 +78,7 @@ struct LayerNorm {
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
     const auto values = team.values(x + start, n, 1);
-    const double count = static_cast<double>(n), centre = centred ? values.sum() / count : 0;
+    const double count = static_cast<double>(n), centre = centred ? mean_of<T>(team, values, n) : 0;
     const T m = static_cast<T>(centre);
     const auto distances = values.map([=](T value) { return value - m; });
     const double squares = squares_of<T>(team, distances, n);

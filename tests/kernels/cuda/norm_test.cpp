@@ -216,6 +216,14 @@ TEST_CASE("layer normalisation takes rows whose squares float32 has no room for"
   }
 }
 
+TEST_CASE("layer normalisation keeps its digits where the mean is far from zero") {
+  const BesideCpu beside;
+  for (const int64_t n : {15, 64, 1500, 9000}) {  // in a thread, a warp and a block, and where a row stays in memory
+    const Tensor x = drawn({DType::Float32, {3, n}}, 3, 29999.99, 30000.01);
+    beside.check("layer_norm_core", {x}, {{"begin_norm_axis", int64_t{1}}, {"epsilon", 1e-12}});
+  }
+}
+
 TEST_CASE("moments agree with the CPU over any axes") {
   const BesideCpu beside;
   const Tensor x = drawn({DType::Float32, {6, 50, 33}}, 1, 99, 100);
