@@ -56,3 +56,14 @@ TEST_CASE("attention on the card keeps its digits where scores are large") {
   // A score of a thousand is rounded at 6e-5, and its exponential is off by as much.
   beside.check("dot_product_attention", types, {{"scale", 1.0}}, 1e-4, -12, 12);
 }
+
+TEST_CASE("a query that is NaN gives NaN on the card, and one that may look at nothing gives zeros") {
+  Beside beside;
+  Tensor query = oracle::drawn({DType::Float32, {1, 40, 2, 8}}, 1);
+  const Tensor key = oracle::drawn({DType::Float32, {1, 90, 2, 8}}, 2);
+  const Tensor value = oracle::drawn({DType::Float32, {1, 90, 2, 8}}, 3);
+  Tensor mask = oracle::drawn({DType::Int8, {1, 1, 40, 90}}, 4, 1, 2);
+  query.data<float>()[5] = NAN;
+  std::fill_n(mask.data<int8_t>() + 3 * 90, 90, int8_t{0});
+  beside.check(beside.trial("dot_product_attention", {query, key, value, mask}, {{"scale", 0.3}}));
+}
