@@ -232,6 +232,7 @@ TEST_CASE("without faults there is none to take", "[device]") {
   Card card;
   const Staging place(*card.device, sizeof(Fault));
   auto* const fault = reinterpret_cast<Fault*>(place.ints());
+  *fault = {3, 1, 2};  // of an earlier run
   card.stream->take_fault(fault);
   card.stream->wait();
   CHECK(fault->step == -1);
