@@ -97,6 +97,7 @@ TEST_CASE("a label or an index outside its range is the error of the CPU") {
       check("gather", {values, labels}, 1, {{"axis", int64_t{1}}});
       check("gather_grad", {drawn({dtype, {40, 5}}, 4), labels}, 1, {{"shape", Ints{7, 5}}});
       check("gather", {Tensor::allocate({dtype, {7, 0}}), labels}, 1);
+      check("picks_by_row", {labels}, 0, {{"rows", int64_t{7}}});
       check("one_hot", {labels}, 0, {{"depth", int64_t{7}}, {"axis", int64_t{0}}});
       check("in_top_k", {labels, values}, 0, {{"k", int64_t{2}}});
       check("unsorted_segment_sum", {values, labels}, 1, {{"num_segments", int64_t{7}}});
