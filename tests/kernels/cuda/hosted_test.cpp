@@ -11,21 +11,25 @@ namespace {
 
 constexpr int64_t kCount = 1000;
 
-// Doubles x, of whatever dtype, by way of scratch; throws where it finds a negative value.
+// Doubles x, and adds `more` where it is given, by way of scratch; throws where it finds a negative value. All memory
+// has to be aligned as kernels of the host may rely on.
 OpDef doubled() {
   OpDef op;
   op.name = "doubled_by_host";
-  op.inputs = {{"x"}};
+  op.inputs = {{"x"}, {"more", InputDef::Optional}};
   op.infer = [](const OpCall& call) { return std::vector<TensorType>{call.type(0)}; };
   op.on_host = true;
   op.cpu = {[](KernelCall& call) -> Launch {
     call.scratch_bytes = call.inputs[0].bytes();
     return [count = call.inputs[0].count()](const LaunchCall& launch) {
       float* const scratch = static_cast<float*>(launch.scratch);
+      const float* const more = launch.input<float>(1);
+      for (const void* memory : {launch.inputs[0], launch.outputs[0], launch.scratch})
+        require(reinterpret_cast<uintptr_t>(memory) % kAlignment == 0, ErrorCode::Internal, "memory is not aligned");
       for (int64_t i = 0; i < count; ++i) {
         const float x = launch.input<float>(0)[i];
         require(x >= 0, ErrorCode::WrongState, "the host has found ", x);
-        scratch[i] = 2 * x;
+        scratch[i] = 2 * x + (more ? more[i] : 0);
       }
       std::copy_n(scratch, count, launch.output<float>(0));
     };
