@@ -10,7 +10,8 @@ struct Windows {
   int64_t size, stride;
   const char* padding;
 };
-const Windows kWindows[] = {{2, 2, "VALID"}, {3, 2, "SAME"}, {2, 3, "VALID"}, {3, 1, "SAME_UPPER"}, {5, 3, "SAME"}};
+const Windows kWindows[] = {{2, 2, "VALID"}, {3, 2, "SAME"},       {2, 3, "VALID"},
+                            {3, 3, "SAME"},  {3, 1, "SAME_UPPER"}, {5, 3, "SAME"}};
 
 }  // namespace
 
