@@ -48,6 +48,8 @@ TEST_CASE("small pieces share a slab, and one slab is kept when all are back") {
     CHECK(static_cast<char*>(b) - static_cast<char*>(a) == 256);
     CHECK(slabs.has(static_cast<char*>(c) + kMiB - 1));
     CHECK_FALSE(slabs.has(&source));
+    CHECK(slabs.has(static_cast<char*>(a) + 4 * kMiB - 1));
+    CHECK_FALSE(slabs.has(static_cast<char*>(a) + 4 * kMiB));
     slabs.give(b);
     CHECK(slabs.take(256) == b);
     slabs.give(a), slabs.give(c), slabs.give(b);
