@@ -1,4 +1,6 @@
 // Updates of many variables at once, which is one launch of as many as its table holds, and of none after a fault.
+#include <cmath>
+
 #include <catch2/catch.hpp>
 
 #include "shifted.h"
@@ -52,6 +54,12 @@ TEST_CASE("variables are assigned and gradients prepared at any address") {
   const TensorType gradient{DType::Float32, {4099}};
   bench.check("prepare_gradient", {gradient, gradient}, {{"l1", 0.1}, {"l2", 0.2}});
   bench.check("prepare_gradient", {gradient, gradient, kFactor}, {{"l1", 0.1}, {"l2", 0.2}});
+}
+
+TEST_CASE("the common clip factor of a norm is the CPU's on the card, also where it is no number") {
+  const BesideCpu beside;
+  for (const float norm : {0.5f, 1.0f, 2.0f, INFINITY, NAN})
+    beside.check("clip_factor", {Tensor::of<float>({}, {norm})}, {{"clip_norm", 1.0}});
 }
 
 TEST_CASE("a run that has found a fault changes no variable") {
