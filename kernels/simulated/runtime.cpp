@@ -15,7 +15,8 @@ uint64_t Options::seed_of_environment() {
 }
 
 Properties SimulatedRuntime::properties(const Options& options) {
-  return {"simulated card, its kernels run on the processor", 90, 132, options.memory_bytes, kMostSharedBytes};
+  return {"simulated card, its kernels run on the processor", options.capability, 132, options.memory_bytes,
+          kMostSharedBytes};
 }
 
 SimulatedRuntime::SimulatedRuntime(const Options& options)

@@ -35,6 +35,7 @@ struct Options {
   // What others have done to the context that they share with this device: once there is a text, the next piece of work
   // fails with it.
   const std::atomic<const char*>* ended_by = nullptr;
+  int capability = 90;
 
   // MOONFLOW_SIMULATED_SEED, else 1.
   static uint64_t seed_of_environment();

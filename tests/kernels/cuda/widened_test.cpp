@@ -1,6 +1,7 @@
 // Kernels that know no narrow dtype, on the simulated device.
 #include <catch2/catch.hpp>
 
+#include "kernels/catalog.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/simulated/device.h"
@@ -82,4 +83,22 @@ TEST_CASE("a device has no kernel for an op that it does not know") {
   OpDef op;
   op.name = "unknown";
   CHECK_FALSE(table.of(op));
+}
+
+TEST_CASE("a card computes in the narrow dtypes that its multiprocessors have units for") {
+  const auto catalog = all_ops();
+  for (const auto& [capability, float16, bfloat16] :
+       {std::tuple{75, true, false}, std::tuple{80, true, true}, std::tuple{90, true, true}}) {
+    cuda::simulated::Options options;
+    options.capability = capability;
+    const auto card = cuda::make_simulated_device(options);
+    INFO(capability);
+    const TensorType type{DType::Float32, {8, 8}};
+    const std::vector<const TensorType*> types{&type, &type};
+    const Attrs attrs;
+    const OpCall call{types, attrs};
+    CHECK(card->computes_in(DType::Float16, catalog->at("matmul"), call) == float16);
+    CHECK(card->computes_in(DType::BFloat16, catalog->at("matmul"), call) == bfloat16);
+    CHECK_FALSE(card->computes_in(DType::Float16, catalog->at("softmax"), call));
+  }
 }
