@@ -30,6 +30,22 @@ TEST_CASE("softmax agrees with the CPU for lanes of every length, along every ax
   }
 }
 
+TEST_CASE("softmax and its logarithm keep their digits on the card where logits are large") {
+  const BesideCpu beside;
+  for (const int64_t n : {10, 100, 3000, 9000})
+    for (const char* op : {"softmax", "log_softmax"})
+      beside.check(op, {drawn({DType::Float32, {3, n}}, 1, 29990, 30010)}, {{"axis", int64_t{1}}});
+}
+
+TEST_CASE("rows that are shorter than epsilon lets them be go back by their scale alone on the card") {
+  const BesideCpu beside;
+  for (const int64_t n : {5, 100}) {
+    const Tensor x = drawn({DType::Float32, {3, n}}, 1, -1e-3, 1e-3), dy = drawn({DType::Float32, {3, n}}, 2);
+    beside.check("l2_normalize", {x}, {{"axis", int64_t{1}}, {"epsilon", 1e-2}});
+    beside.check("l2_normalize_grad", {dy, x}, {{"axis", int64_t{1}}, {"epsilon", 1e-2}});
+  }
+}
+
 TEST_CASE("the cross entropies agree with the CPU for rows of every length") {
   const BesideCpu beside;
   for (const Shape& shape : kShapes) {
