@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/device.h"
+#include "engine/error.h"
 
 #define MOONFLOW_DEVICE
 #define MOONFLOW_UNROLL
@@ -35,6 +36,7 @@ class Threads {
   // What each thread gives to the others of its warp. No thread can be more than one exchange ahead of another.
   alignas(16) unsigned char given[2][kMostThreads][kMostExchangedBytes];
   uint8_t exchanges[kMostThreads];  // by thread: how often it took part, as far as it matters
+  int64_t meetings = 0;             // of the block so far
 
   virtual void meet_block() = 0;
   virtual void meet_warp() = 0;
@@ -123,7 +125,13 @@ class SimulatedBlock {
     return old;
   }
 
-  void publish(int* at, int value) const { *at = value; }
+  // The host never sees a word before the kernel has ended, so what is missing before it is told here.
+  void publish(int* at, int value) const {
+    require(
+        threads_.meetings > 0, ErrorCode::Internal,
+        "a thread publishes a word before its block has met, and a host may find the word and not what others write");
+    *at = value;
+  }
 
  private:
   struct Copy {

@@ -207,6 +207,7 @@ void Fibers::run_block() {
   std::fill(exchanges, exchanges + threads, 0);
   alive_ = threads;
   at_barrier_ = 0;
+  meetings = 0;
   first_ = last_ = 0;
   const Shuffled warp(warps, dice_);
   for (int i = 0; i < warps; ++i) {
@@ -284,6 +285,7 @@ void Fibers::meet_warp() {
 void Fibers::release_block_if_complete() {
   if (at_barrier_ == 0 || at_barrier_ < alive_) return;
   at_barrier_ = 0;
+  ++meetings;
   const int warps = grid_->threads / 32;
   const Shuffled warp(warps, dice_);
   for (int i = 0; i < warps; ++i) {

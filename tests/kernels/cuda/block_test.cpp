@@ -144,6 +144,19 @@ struct Nothing {
   MOONFLOW_DEVICE void operator()(const Block&) const {}
 };
 
+// Writes values and says so to the host.
+template <bool kWaits>
+struct Publish {
+  static constexpr int kThreads = 32;
+  int *values, *flag;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    values[block.thread()] = block.thread();
+    if (kWaits) block.sync();
+    if (block.thread() == 0) block.publish(flag, 1);
+  }
+};
+
 struct CountBlocks {
   static constexpr int kThreads = 32;
   int* seen;
@@ -201,6 +214,15 @@ TEST_CASE("threads that wait for each other at different points are an error tha
   launch(*card.stream, 1, Divergent{out.data()});
   CHECK_THROWS_WITH(card.stream->wait(), Contains("Divergent") && Contains("different points"));
   CHECK_THROWS_WITH(card.stream->wait(), Contains("Divergent"));  // for good
+}
+
+TEST_CASE("a block says that it has written once its threads have met, and not before") {
+  Card card;
+  Memory<int> values(card, std::vector<int>(32)), flag(card, {0});
+  launch(*card.stream, 1, Publish<true>{values.data(), flag.data()});
+  CHECK(flag.read()[0] == 1);
+  launch(*card.stream, 1, Publish<false>{values.data(), flag.data()});
+  CHECK_THROWS_WITH(flag.read(), Contains("before its block has met"));
 }
 
 TEST_CASE("every block runs once") {
