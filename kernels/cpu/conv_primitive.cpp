@@ -1,5 +1,7 @@
 // The convolution through oneDNN. Every argument is left to the library (format any), which then picks blocked forms
 // and its fastest kernel; the plan carries these forms along, and what does not fit is reordered around the primitive.
+#include <string_view>
+
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/image_layouts.h"
 #include "kernels/cpu/primitive.h"
@@ -63,6 +65,15 @@ struct Geometry {
   }
 };
 
+// A primitive of oneDNN's loops for any processor is none: products of our own are faster, and their sums the same for
+// any number of threads. Elsewhere than on x86 it may have no others.
+template <class Descriptor>
+Descriptor fast(Descriptor desc) {
+  if (std::string_view(desc.impl_info_str()).find("ref") != std::string_view::npos)
+    throw dnnl::error(dnnl_unimplemented, "oneDNN has no convolution of its own for this processor");
+  return desc;
+}
+
 // An argument of the primitive and the value of the op that it is.
 struct Argument {
   int arg;
@@ -101,7 +112,7 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
     const bool bias = kind == ConvKind::ForwardBias;
     // Also in jobs that only predict: forward_inference would choose channels last on AVX-512, which is no faster over
     // a whole network, and in a training job every gradient would then ask for a reorder.
-    const auto desc = forward(conv, bias, activation, prop_kind::forward_training, engine);
+    const auto desc = fast(forward(conv, bias, activation, prop_kind::forward_training, engine));
     ConvPrimitive result{dnnl::convolution_forward(desc),
                          desc.scratchpad_desc(),
                          {{DNNL_ARG_SRC, false, 0, plain_x, desc.src_desc()},
@@ -113,8 +124,8 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
 
   const auto hint = forward(conv, false, Activation::None, prop_kind::forward_training, engine);
   if (kind == ConvKind::InputGrad) {
-    const auto desc = described_backward<dnnl::convolution_backward_data>(
-        engine, user_scratchpad(), hint, kDirect, x, any(filter), out, at.strides, at.dilates, at.before, at.after);
+    const auto desc = fast(described_backward<dnnl::convolution_backward_data>(
+        engine, user_scratchpad(), hint, kDirect, x, any(filter), out, at.strides, at.dilates, at.before, at.after));
     return {dnnl::convolution_backward_data(desc),
             desc.scratchpad_desc(),
             {{DNNL_ARG_DIFF_DST, false, 0, plain_out, desc.diff_dst_desc()},
@@ -127,7 +138,7 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
     return described_backward<dnnl::convolution_backward_weights>(engine, user_scratchpad(), hint, kDirect, values...,
                                                                   at.strides, at.dilates, at.before, at.after);
   };
-  const auto desc = bias ? describe(x, any(filter), each_filter, out) : describe(x, any(filter), out);
+  const auto desc = fast(bias ? describe(x, any(filter), each_filter, out) : describe(x, any(filter), out));
   ConvPrimitive result{dnnl::convolution_backward_weights(desc),
                        desc.scratchpad_desc(),
                        {{DNNL_ARG_DIFF_DST, false, 0, plain_out, desc.diff_dst_desc()},
