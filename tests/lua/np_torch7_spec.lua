@@ -164,6 +164,12 @@ describe("reading a file of Torch7", function()
     raises("io", "a tensor lies outside of its storage", function()
       load(o.tensor(1, "torch.FloatTensor", { 3 }, { 1 }, 2, o.storage(2, "torch.FloatStorage", np.zeros({ 3 }))))
     end)
+    for _, lies in ipairs { { -3, 1 }, { 2 ^ 40, 0 }, { 2, -1 } } do
+      raises("io", ("a tensor has %.0f elements along an axis, %d apart"):format(unpack(lies)), function()
+        load(o.tensor(1, "torch.FloatTensor", { lies[1] }, { lies[2] }, 2,
+          o.storage(2, "torch.FloatStorage", np.zeros({ 3 }))))
+      end)
+    end
     raises("io", "a tensor has 1000 axes", function()
       load(o.instance(1, "torch.FloatTensor", binary.int(1000) .. binary.longs { 1 }))
     end)

@@ -95,6 +95,9 @@ function Reader:tensor(of)
   local first = self:long() - 1
   local storage = self:object()
   for axis = rank, 1, -1 do
+    if sizes[axis] < 0 or strides[axis] < 0 or strides[axis] == 0 and sizes[axis] > arguments.most_listed then
+      self:damaged(("a tensor has %.0f elements along an axis, %.0f apart"):format(sizes[axis], strides[axis]))
+    end
     is_dense = is_dense and (sizes[axis] == 1 or strides[axis] == count)
     last, count = last + (sizes[axis] - 1) * strides[axis], count * sizes[axis]
   end
