@@ -41,10 +41,11 @@ function Reader:bytes(count)
   return count > 0 and self.file:read(count) or ""
 end
 
+-- Of one below 0 the bits are turned, since 2^64 leaves a double no room for small numbers.
 local function whole_number(bytes)
-  local value = 0
-  for i = #bytes, 1, -1 do value = value * 256 + bytes:byte(i) end
-  return bytes:byte(-1) >= 128 and value - 256 ^ #bytes or value
+  local value, is_negative = 0, bytes:byte(-1) >= 128
+  for i = #bytes, 1, -1 do value = value * 256 + (is_negative and 255 - bytes:byte(i) or bytes:byte(i)) end
+  return is_negative and -1 - value or value
 end
 
 -- The next number of a text, and the character behind it.
