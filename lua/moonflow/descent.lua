@@ -337,7 +337,7 @@ function descent.finish(t, site)
       local rate = (entry.is_bias and bias_rates or rates)[part]
       updates[#updates + 1] = update.new {
         t = t, id = entry.id, name = entry.record.name, dtype = entry.record.dtype, shape = entry.record.shape,
-        gradient = gradients[i], rate = rate, part = part, regularizer = entry.regularizer,
+        gradient = gradients[i], rate = rate, part = part, regularizer = entry.regularizer or part.options.regularizer,
         site = entry.record.site or "", finite = false, unscale = false,
       }
     end

@@ -80,6 +80,8 @@ local shared_parameters = {
   scale_parameters[2],
   { "variables", "any?", text = "what it trains: names of variables, or of the layers and namespaces they are in, "
     .. "which stand before a '-', '.' or '/'; all that are trainable when left out" },
+  { "regularizer", "regularizer?", text = "of variables that have none of their own, such as "
+    .. "flow.regularizers.l2(1e-4): what other systems' SGD calls weight decay" },
 }
 
 -- The names that an optimizer is to keep to, or nil for all.
@@ -109,7 +111,7 @@ local function instead(name)
   local clip = "; grad_clipping = flow.optimizer.grad_clipping.by_global_norm(x) does it"
   local first = "; the learning rate is the first argument, or 'lr_scheduler'"
   local decay = decays[name] and ("; flow.optimizer.%s has it"):format(decays[name])
-    or "; regularizer = flow.regularizers.l2(rate) of a variable or layer adds it to the gradient"
+    or "; regularizer = flow.regularizers.l2(rate) adds it to the gradients"
       .. (name == "SGD" and ", as PyTorch's SGD and Torch7's do, and flow.optimizer.SGDW keeps it out of the momentum"
         or "")
   return {

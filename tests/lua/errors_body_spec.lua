@@ -368,15 +368,14 @@ end)]])
       ["flow.optimizer.Adam(0.1, { weight_decay = 0.01 })"] =
         "flow.optimizer.Adam has no option 'weight_decay'; flow.optimizer.AdamW has it",
       ["flow.optimizer.SGD { lr_scheduler = 0.1, weight_decay = 0.01 }"] =
-        "flow.optimizer.SGD has no option 'weight_decay'; regularizer = flow.regularizers.l2(rate) of a variable or "
-        .. "layer adds it to the gradient, as PyTorch's SGD and Torch7's do, and flow.optimizer.SGDW keeps it out of "
-        .. "the momentum",
+        "flow.optimizer.SGD has no option 'weight_decay'; regularizer = flow.regularizers.l2(rate) adds it to the "
+        .. "gradients, as PyTorch's SGD and Torch7's do, and flow.optimizer.SGDW keeps it out of the momentum",
       ["flow.optimizer.SGD { learningRate = 0.1 }"] =
         "flow.optimizer.SGD has no option 'learningRate'; the learning rate is the first argument, or 'lr_scheduler'",
       ["flow.optimizer.SGD(0.1, { learningRateDecay = 1e-7 })"] = "flow.optimizer.SGD has no option "
         .. "'learningRateDecay'; the rate flow.optimizer.InverseTimeScheduler(rate, 1, decay) falls so",
       ["flow.optimizer.RMSProp(0.1, { weight_decay = 0.01 })"] = "flow.optimizer.RMSProp has no option 'weight_decay'; "
-        .. "regularizer = flow.regularizers.l2(rate) of a variable or layer adds it to the gradient",
+        .. "regularizer = flow.regularizers.l2(rate) adds it to the gradients",
       ["flow.optimizer.Adam { lr = 0.1 }"] =
         "flow.optimizer.Adam has no option 'lr'; the learning rate is the first argument, or 'lr_scheduler'",
       ["flow.optimizer.Adam(0.1, { betas = { 0.9, 0.99 } })"] =

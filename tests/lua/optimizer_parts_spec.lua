@@ -218,6 +218,20 @@ describe("training", function()
     assert.near(2 - 0.1 * (1 + 0.5 * 2), flow.get_all_variables().w[0], 1e-6)
   end)
 
+  it("adds what the optimizer's regularizer asks for, but of a variable that has its own", function()
+    local job = flow.global_function { name = "train", type = "train", returns = tp.None } (function()
+      local function variable(name, regularizer)
+        return flow.get_variable(name, { shape = { 2 }, initializer = flow.constant_initializer(2),
+                                         regularizer = regularizer })
+      end
+      local sum = flow.math.reduce_sum(variable("w") + variable("b", flow.regularizers.l2(0)))
+      flow.optimizer.SGD(0.1, { momentum = 0, regularizer = flow.regularizers.l2(0.5) }):minimize(sum)
+    end)
+    job()
+    assert.near(2 - 0.1 * (1 + 0.5 * 2), flow.get_all_variables().w[0], 1e-6)
+    assert.near(2 - 0.1, flow.get_all_variables().b[0], 1e-6)
+  end)
+
   it("twice with one seed gives bit-equal losses", function()
     local function losses()
       flow.clear_default_session()
