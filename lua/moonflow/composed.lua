@@ -2,6 +2,6 @@
 -- to ops.functions; those further down are made of those above too.
 
 for _, family in ipairs {
-  "arrays", "math", "linalg", "picks", "random", "segments", "nn", "signal", "images", "volumes", "resampling",
-  "losses", "ctc", "layers", "recurrent", "distributed", "ported", "names",
+  "arrays", "jacobians", "math", "linalg", "picks", "random", "segments", "nn", "signal", "images", "volumes",
+  "resampling", "losses", "ctc", "layers", "recurrent", "distributed", "ported", "names",
 } do require("moonflow.composed." .. family) end

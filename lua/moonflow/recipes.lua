@@ -55,9 +55,11 @@ return {
     .. "second order newton conjugate gradient cg pinn" },
   { training, "A Gaussian process", "gaussian process kernel regression uncertainty cholesky bayesian "
     .. "linalg solve inverse determinant linear equations likelihood kalman" },
-  { training, "A gradient inside a job", "gradient penalty wgan second derivative hessian jacobian physics pinn maml" },
+  { training, "A gradient inside a job", "gradient penalty wgan second derivative physics pinn maml" },
   { training, "A gradient of your own", "custom gradient backward autograd function module updategradinput straight "
     .. "through estimator reversal binarize quantize round surrogate" },
+  { training, "An arm that reaches", "jacobian hessian inverse kinematics robot arm gauss newton levenberg marquardt "
+    .. "linearize ekf ilqr mpc control" },
   { training, "Random numbers in a job", "seed noise reproducible dropout sampling reparameterization vae" },
   { training, "A text, word by word", "generate text language model gpt transformer decoder kv cache sampling" },
   { training, "Several texts at once", "generate batch prompts padding prefill kv cache temperature top-k top-p "

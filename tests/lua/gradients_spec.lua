@@ -539,6 +539,83 @@ describe("a gradient of a gradient", function()
   end)
 end)
 
+describe("a Jacobian", function()
+  -- By differences, of f: ndarray -> ndarray in float64.
+  local function differences(f, at)
+    local columns, step = {}, 1e-6
+    for i = 0, at.shape:count() - 1 do
+      local function moved(by)
+        local there = at:copy()
+        local flat = there:reshape(there.shape:count())
+        flat[i] = flat[i] + by
+        return f(there)
+      end
+      columns[i + 1] = ((moved(step) - moved(-step)) / (2 * step)):ravel()
+    end
+    return np.stack(columns, 1)
+  end
+
+  local matrix = np.array({ { 1, -2, 0.5 }, { 0.25, 3, -1 } }, flow.double)
+  local function f(a)
+    return flow.math.tanh(flow.matmul(a, np.transpose(matrix))) * flow.math.exp(a:slice(":, 1:3"))
+  end
+  local function values(at) return checks.run({ at }, f) end
+
+  it("has how each element of a value changes with each of another", function()
+    local got = checks.run({ x }, function(a) return flow.jacobian(f(a), a) end)
+    assert.same({ 2, 2, 2, 3 }, got.shape:table())
+    near(differences(values, x):reshape(2, 2, 2, 3), got, 1e-8)
+    local of_sum = checks.run({ x }, function(a) return flow.jacobian(flow.math.reduce_sum(f(a)), a) end)
+    near(got:reshape(4, 2, 3):sum(0), of_sum, 1e-12)
+  end)
+
+  it("is one for each sample of a batch", function()
+    local whole = checks.run({ x }, function(a) return flow.jacobian(f(a), a) end)
+    local got = checks.run({ x }, function(a) return flow.batch_jacobian(f(a), a) end)
+    assert.same({ 2, 2, 3 }, got.shape:table())
+    for n = 0, 1 do near(whole[n]:slice((":, %d"):format(n)), got[n], 1e-12) end
+    assert.same({ 2, 3 }, checks.run({ x }, function(a)
+      return flow.batch_jacobian(flow.math.reduce_sum(f(a), 1), a)
+    end).shape:table())
+  end)
+
+  it("of a gradient is a Hessian", function()
+    local at = x[0]
+    local hessian = checks.run({ at }, function(a)
+      local loss = flow.math.reduce_prod(a) + flow.math.reduce_sum(a ^ 3)
+      return flow.jacobian(flow.gradients(loss, a), a)
+    end)
+    local a, b, c = at[0], at[1], at[2]
+    near(np.array({ { 6 * a, c, b }, { c, 6 * b, a }, { b, a, 6 * c } }, flow.double), hessian, 1e-12)
+  end)
+
+  it("trains what it is made of", function()
+    local job = flow.global_function {
+      type = "train", inputs = { a = tp.Numpy.Placeholder { 4, 2 } }, returns = tp.Numpy,
+    } (function(a)
+      local y = flow.layers.dense(a, 3, { name = "map", activation = flow.math.tanh })
+      local loss = flow.math.reduce_mean(flow.math.square(flow.batch_jacobian(y, a) - 0.5))
+      flow.optimizer.SGD(1, { momentum = 0 }):minimize(loss)
+      return loss
+    end)
+    local points = np.random.default_rng(1):normal(0, 0.1, { 4, 2 }):astype(flow.float)
+    local first = job(points):item()
+    for _ = 1, 50 do job(points) end
+    assert.is_true(job(points):item() < 0.05 * first)
+  end)
+
+  it("names what does not fit", function()
+    local function refused(message, body)
+      checks.refuses(message, function() checks.run({ x }, body) end)
+    end
+    refused("flow.batch_jacobian: 'Slice_0' is (1, 3) and 'a' is (2, 3), wanted one batch as the first axis of both",
+      function(a) return flow.batch_jacobian(flow.slice(a, { 0, 0 }, { 1, 3 }), a) end)
+    refused("has no elements", function(a) return flow.jacobian(flow.slice(a, { 0, 0 }, { 0, 3 }), a) end)
+    refused("flow.gradients: 'Constant_0' does not depend on 'a'",
+      function(a) return flow.jacobian(flow.ones { 2 }, a) end)
+  end)
+end)
+
 describe("a train job that minimises nothing", function()
   -- Two parts of a step in gradients that are added up, over dropout and a batch norm.
   local function define(kind)
