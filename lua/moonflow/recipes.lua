@@ -22,7 +22,7 @@ return {
     .. "users items factorization machine fm deepfm bpr collaborative filtering" },
   { training, "Batches of several lengths", "padding pad mask sequences variable length buckets" },
   { training, "Rates, clipping, weight decay", "learning rate schedule scheduler warmup gradient clipping optimizer "
-    .. "freeze accumulate accumulation" },
+    .. "freeze regularizer l2" },
   { training, "In bfloat16", "mixed precision half precision autocast amp float16 loss scale" },
   { training, "More than fits into memory", "out of memory oom recompute gradient activation checkpointing "
     .. "accumulation accumulate large batch deep" },

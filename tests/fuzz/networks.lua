@@ -709,6 +709,7 @@ function networks.minimize(self, loss)
   -- Where gradients are next to nothing, what they are divided by is not.
   if rule:find("Ada") then options.epsilon = 1e-3 end
   if rule == "RMSProp" then options.epsilon, options.centered = 1e-3, g.chance(2) end
+  if g.chance(6) then options.regularizer = flow.regularizers.l2(0.02) end
   flow.optimizer[rule](rate, options):minimize(loss)
 end
 
