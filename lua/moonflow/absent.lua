@@ -202,8 +202,8 @@ local rows = {
   { "flow.nn", "Threshold", "flow.where(x:gt(threshold), x, value) is it" },
   { "flow.nn", "GradientReversal", "flow.stop_gradient(2 * x) - x is it" },
   { "flow.nn", "WeightNorm", "flow.math.l2_normalize(v, 1) * g is such a weight, of two variables" },
-  { "flow.nn", "SpatialCrossMapLRN LocalResponseNorm local_response_norm local_response_normalization lrn",
-    "x / (k + alpha / n * sum) ^ beta is it, the sum being of n slices along the channels of flow.pad(x ^ 2, pads)" },
+  { "flow.nn", "SpatialCrossMapLRN local_response_norm local_response_normalization lrn",
+    "flow.nn.LocalResponseNorm(x, size) is it" },
   { "flow.nn", "Copy", "flow.cast(x, dtype) is it" },
   { "flow.nn", "Recurrent Recursor Sequencer AbstractRecurrent BiSequencer",
     "flow.layers.lstm and flow.layers.gru go over time; a step of your own is called in a Lua loop, within "

@@ -215,6 +215,22 @@ describe("normalisation of channels", function()
     end)
   end)
 
+  it("LocalResponseNorm divides by what the channels around have", function()
+    local x = np.array({ { { 1, -1 }, { 2, 0 }, { 2, 3 } } }, flow.double)
+    local function responses(...)
+      local how = { ... }
+      return one(x, function(b) return flow.nn.LocalResponseNorm(b, unpack(how)) end)
+    end
+    near(responses(3, 3, 1), np.array({ { { 1 / 6, -1 / 2 }, { 2 / 10, 0 }, { 2 / 9, 3 / 10 } } }, flow.double), 1e-12)
+    -- Of an even number one more before than behind.
+    near(responses(2, 2, 1), np.array({ { { 1 / 2, -1 / 2 }, { 2 / 6, 0 }, { 2 / 9, 3 / 10 } } }, flow.double), 1e-12)
+    near(responses(1, { alpha = 3, beta = 0.5, k = 2 }), x / np.sqrt(3 * x ^ 2 + 2), 1e-12)
+    refuses("size is from 1 to 1024, got 0", function() responses(0) end)
+    refuses("'b' is (4), wanted (batch, channels, ...)", function()
+      one(np.ones({ 4 }), function(b) return flow.nn.LocalResponseNorm(b, 3) end)
+    end)
+  end)
+
   it("trains gamma and beta", function()
     np.random.seed(6)
     local x = np.random.normal(0, 1, { 2, 4, 3, 3 }):astype(flow.float)

@@ -4,6 +4,8 @@
 local arguments = require "moonflow.arguments"
 local initializer = require "moonflow.initializer"
 local ops = require "moonflow.ops"
+local respond = require "moonflow.formulas.responses"
+local tools = require "moonflow.composed.tools"
 local variable = require "moonflow.variable"
 local windows = require "moonflow.formulas.windows"
 
@@ -201,6 +203,30 @@ shapes: x (batch, channels, ]] .. ("..., "):rep(dims):sub(1, -3) .. ") -> the sa
     return scaled_and_shifted(normal, given, t, "flow.nn." .. kind, name)
   end)
 end
+
+ops.define("nn.LocalResponseNorm", {
+  { "x", "blob" }, { "size", "integer", text = "channels whose squares count, the middle one being its own" },
+  { "alpha", "finite", 1e-4, text = "by what share of their mean square" }, { "beta", "finite", 0.75 },
+  { "k", "finite", 1, text = "what is there without them" },
+}, [[
+Divides each value by a power of what the channels around its own have at its place (Krizhevsky and others, "ImageNet
+classification with deep convolutional neural networks", 2012).
+  out[n, c, ...] = x[n, c, ...] / (k + alpha / size * sum over i of x[n, i, ...]^2) ^ beta, with i from
+    c - floor(size / 2) to c + floor((size - 1) / 2), as far as there are channels
+shapes: x (batch, channels, ...) -> the same
+dtypes: float32, float64, bfloat16 or float16
+errors: a size below 1 or above 1024; less than two axes
+note: TensorFlow's local_response_normalization has a depth_radius r, of which size is 2 r + 1, and its alpha is
+  alpha / size here]],
+function(given, t, signature)
+  local x, size = given.x, given.size
+  if #x.shape < 2 then
+    signature:fail(": '" .. x.name .. "' is " .. tostring(x.shape) .. ", wanted (batch, channels, ...)")
+  end
+  if size < 1 or size > 1024 then signature:fail((": size is from 1 to 1024, got %d"):format(size)) end
+  return respond(tools.new(t, signature, given.name or t:unnamed("LocalResponseNorm")), x, {
+    size = size, before = math.floor(size / 2), alpha = given.alpha, beta = given.beta, bias = given.k })
+end)
 
 -- ---- depth to space -----------------------------------------------------------------------------------------------
 

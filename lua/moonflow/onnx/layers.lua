@@ -5,6 +5,7 @@
 local einsum = require("moonflow.einsum").of_values
 local dtypes = require "moonflow.dtypes"
 local onnx_node = require "moonflow.onnx.node"
+local respond = require "moonflow.formulas.responses"
 local volumes = require "moonflow.formulas.volumes"
 local windows = require "moonflow.formulas.windows"
 
@@ -515,23 +516,11 @@ function operators.RMSNormalization(node)
   return node:apply("multiply", { row, node:input(2) })
 end
 
--- Krizhevsky and others, 2012: x / (bias + alpha / size * (sum of squares of `size` neighbouring channels)) ^ beta.
 function operators.LRN(node)
   local x, size = node:input(1), node:need(node:int("size"), "size")
   if size < 1 or size > 1024 then node:fail("size = " .. size .. " is not supported") end
-  local channels = x.shape[1]
-  local paddings = {}
-  for i = 1, 2 * #x.shape do paddings[i] = 0 end
-  paddings[3], paddings[4] = math.floor((size - 1) / 2), math.ceil((size - 1) / 2)
-  local squares = node:apply("pad", { node:apply("square", { x }, nil, "square") }, { paddings = paddings }, "pad")
-  local sum = node:cut(squares, 1, 0, channels, "0")
-  for i = 1, size - 1 do
-    sum = node:apply("add", { sum, node:cut(squares, 1, i, channels, tostring(i)) }, nil, "sum_" .. i)
-  end
-  local function number(value) return node:filled(value, x.dtype) end
-  local mean = node:apply("multiply", { sum, number(node:float("alpha", 1e-4) / size) }, nil, "mean")
-  local base = node:apply("add", { mean, number(node:float("bias", 1)) }, nil, "base")
-  return node:apply("divide", { x, node:apply("pow", { base, number(node:float("beta", 0.75)) }, nil, "power") })
+  return respond(node, x, { size = size, before = math.floor((size - 1) / 2), alpha = node:float("alpha", 1e-4),
+                            beta = node:float("beta", 0.75), bias = node:float("bias", 1) })
 end
 
 -- ---- matrix products ----------------------------------------------------------------------------------------------
