@@ -59,23 +59,17 @@ struct ConvOp {
     if (call.inputs[0].dtype == DType::Float32) {
       const ConvWay way = conv_way(call.attrs);
       if (Launch launch = cpu::own_conv(conv, kind, way, activation_of(call.attrs), call)) return launch;
-      try {
-        return cpu::conv_primitive(conv, kind, activation_of(call.attrs), call);
-      } catch (const dnnl::error&) {
-        // No kernel for these sizes: products have one. The layout question found the same and chose row-major.
-      }
+      if (Launch launch = cpu::conv_primitive(conv, kind, activation_of(call.attrs), call)) return launch;
     }
+    // Products have a kernel for all sizes. The layout question found the same and chose row-major.
     return cpu::conv_packed(conv, kind, call.inputs[0].dtype, activation_of(call.attrs), call);
   }
 
   void layouts(LayoutCall& call) const {
     if (call.input_types[0].dtype == DType::Float32) {
-      try {
-        const Conv conv = sizes(call.attrs, call.input_types[0].shape, call.input_types[1].shape);
-        if (cpu::own_conv_layouts(conv, kind, conv_way(call.attrs), call)) return;
-        return cpu::conv_layouts(conv, kind, activation_of(call.attrs), call);
-      } catch (const dnnl::error&) {
-      }
+      const Conv conv = sizes(call.attrs, call.input_types[0].shape, call.input_types[1].shape);
+      if (cpu::own_conv_layouts(conv, kind, conv_way(call.attrs), call)) return;
+      if (cpu::conv_layouts(conv, kind, activation_of(call.attrs), call)) return;
     }
     std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
     std::fill(call.outputs.begin(), call.outputs.end(), Layout{});

@@ -1,5 +1,5 @@
 // How values lie in memory when not in rows: as oneDNN's descriptors have it, with a stride for each axis and blocks of
-// axes inside. Versions 2 and 3 of the library tell and take that in other ways, which are known here alone.
+// axes inside.
 #pragma once
 
 #include <array>
@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include <dnnl.hpp>
-
 #include "engine/device.h"
 #include "engine/tensor.h"
 #include "kernels/boxes.h"
@@ -17,7 +15,7 @@
 namespace moonflow::cpu {
 
 struct Blocked {
-  static constexpr int kMaxAxes = DNNL_MAX_NDIMS;
+  static constexpr int kMaxAxes = 12;  // as many as oneDNN knows
   using Each = std::array<int64_t, kMaxAxes>;
 
   int64_t rank = 0;
@@ -41,8 +39,6 @@ struct Blocked {
   std::string name() const;
 };
 
-// ---- layouts -----------------------------------------------------------------------------------------------------
-
 // A layout of the CPU; see Layout. Row-major where the form, over the type's own dims, is just that.
 Layout layout_of(const Blocked& form, const TensorType& type);
 bool is_blocked(const Layout& layout);
@@ -51,12 +47,5 @@ Blocked blocked(const TensorType& type, const Layout& layout);
 // The reorder as copies between strided arrays, where it is that: no axis has several blocks, and those of one divide
 // the other's. What pads the target is not written.
 std::optional<std::vector<Box>> reorder_boxes(const Blocked& from, const Blocked& to);
-
-// ---- oneDNN ------------------------------------------------------------------------------------------------------
-
-// These throw dnnl::error for what the other side has no words for. It knows float32, int8, uint8 and int32.
-dnnl::memory::data_type dnnl_type(DType dtype);
-Blocked blocked(const dnnl::memory::desc& desc);
-dnnl::memory::desc descriptor(const Blocked& form, dnnl::memory::data_type dtype);
 
 }  // namespace moonflow::cpu

@@ -42,8 +42,8 @@ class DepthwiseConv {
   std::vector<int64_t> taps_;
 };
 
-// Through oneDNN, float32 only, nothing pooled. Throws dnnl::error where it has no kernel.
-void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, LayoutCall& call);
+// Through oneDNN, float32 only, nothing pooled. Where it has no kernel for these sizes, the launch is empty.
+bool conv_layouts(const Conv& conv, ConvKind kind, Activation activation, LayoutCall& call);
 Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call);
 
 // Own kernels, float32 only, for two spatial axes. There may be none, and where the layouts are not those that were

@@ -28,6 +28,14 @@ bool gathers_too_much(const Conv& conv) {
          conv.channels_per_group() < kWidestRegister;
 }
 
+// The row-major image as (batch, channels, height, width) with its strides, or without a height.
+memory::desc plain_image(const ImageSize& size, const ImageFormat& format) {
+  using Tag = memory::format_tag;
+  if (format.spatial_axes == 1)
+    return {{size.batch, size.channels, size.width}, kFloat, format.channels_last ? Tag::nwc : Tag::ncw};
+  return {{size.batch, size.channels, size.height, size.width}, kFloat, format.channels_last ? Tag::nhwc : Tag::nchw};
+}
+
 // Images of channels-last jobs stay as they are, so that such a chain has no reorders.
 memory::desc preferred_image(const ImageSize& size, const Conv& conv) {
   const memory::desc plain = plain_image(size, conv.format);
@@ -148,21 +156,9 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
   return result;
 }
 
-}  // namespace
-
-void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, LayoutCall& call) {
-  const ThreadLimit limit(conv_parts(conv));
-  for (const Argument& argument : make(conv, kind, activation, dnnl_engine(call.device)).arguments) {
-    const TensorType& type = argument.is_output ? call.output_types[argument.index] : call.input_types[argument.index];
-    Layout& layout = argument.is_output ? call.outputs[argument.index] : call.inputs[argument.index];
-    const bool plain = argument.wanted == argument.plain || type.shape.rank() == 1;
-    layout = plain ? Layout{} : layout_of(value_order(blocked(argument.wanted), conv.format), type);
-  }
-}
-
-Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
+Launch launch_of(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
   Launch without;
-  if (activation != Activation::None) without = conv_primitive(conv, kind, Activation::None, call);
+  if (activation != Activation::None) without = launch_of(conv, kind, Activation::None, call);
   const ThreadLimit limit(conv_parts(conv));
   const ConvPrimitive made = make(conv, kind, activation, dnnl_engine(call.device));
   PrimitiveLaunch launch(call, made.primitive, made.scratchpad);
@@ -179,6 +175,27 @@ Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, Ke
     }
   }
   return without ? launch.finish(activation, std::move(without)) : launch.finish();
+}
+
+}  // namespace
+
+bool conv_layouts(const Conv& conv, ConvKind kind, Activation activation, LayoutCall& call) try {
+  const ThreadLimit limit(conv_parts(conv));
+  for (const Argument& argument : make(conv, kind, activation, dnnl_engine(call.device)).arguments) {
+    const TensorType& type = argument.is_output ? call.output_types[argument.index] : call.input_types[argument.index];
+    Layout& layout = argument.is_output ? call.outputs[argument.index] : call.inputs[argument.index];
+    const bool plain = argument.wanted == argument.plain || type.shape.rank() == 1;
+    layout = plain ? Layout{} : layout_of(value_order(blocked(argument.wanted), conv.format), type);
+  }
+  return true;
+} catch (const dnnl::error&) {
+  return false;
+}
+
+Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) try {
+  return launch_of(conv, kind, activation, call);
+} catch (const dnnl::error&) {
+  return {};
 }
 
 }  // namespace moonflow::cpu

@@ -8,8 +8,6 @@
 #endif
 #include <unistd.h>
 
-#include <atomic>
-#include <cfenv>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -23,6 +21,7 @@
 #include "kernels/cpu/box.h"
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/image_layouts.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/simd.h"
 
 namespace moonflow {
@@ -292,60 +291,6 @@ const dnnl::engine& dnnl_engine(Device& device) {
 }
 bool has_primitives(Device& device) { return !static_cast<CpuDevice&>(device).real_time; }
 dnnl::stream& dnnl_stream(Stream& stream) { return static_cast<CpuStream&>(stream).stream; }
-
-dnnl::primitive_attr user_scratchpad() {
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return attr;
-}
-
-int Bound::add(int argument, const dnnl::memory::desc& desc) {
-  memories_.emplace_back(desc, engine_, nullptr);
-  arguments_.push_back({argument, memories_.back().get()});
-  return static_cast<int>(memories_.size()) - 1;
-}
-
-template <class Run>
-void Bound::with_threads(const Run& run) const {
-  dnnl_status_t status = dnnl_success;
-  const auto limited = [&] {
-    const ThreadLimit limit(threads_);
-    status = run();
-  };
-  // In a loop of the host's, whose threads get no team of their own, another thread does.
-  if (threads_ > 1 && omp_in_parallel())
-    std::thread(limited).join();
-  else
-    limited();
-  require(status == dnnl_success, ErrorCode::Unsupported, "oneDNN could not run its primitive, status ", status);
-}
-
-void Bound::execute(Stream& stream) const {
-  with_threads([&] {
-    return dnnl_primitive_execute(primitive_.get(), dnnl_stream(stream).get(), static_cast<int>(arguments_.size()),
-                                  arguments_.data());
-  });
-}
-
-bool Bound::execute_noting_invalid(Stream& stream) const {
-  std::atomic<bool> invalid = false;
-  const auto lower = [&] {
-    if (std::fetestexcept(FE_INVALID) != 0) invalid = true;
-    std::feclearexcept(FE_INVALID);
-  };
-  with_threads([&] {
-    // This thread may have come from anywhere. To gather the others takes microseconds, so their flags are not lowered
-    // beforehand: only loops like ours have run there, and what raised them met a NaN or made one.
-    std::feclearexcept(FE_INVALID);
-    const dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), dnnl_stream(stream).get(),
-                                                        static_cast<int>(arguments_.size()), arguments_.data());
-    // A team of this size has the threads that the primitive's had.
-#pragma omp parallel num_threads(threads_) if (threads_ > 1)
-    lower();
-    return status;
-  });
-  return invalid;
-}
 
 }  // namespace cpu
 

@@ -1,11 +1,8 @@
-// The CPU device, and what its kernels share: a parallel loop, and the way between layouts and oneDNN descriptors.
+// The CPU device, and what its kernels share: a parallel loop, and how many threads it takes.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
-
-#include <dnnl.hpp>
 
 #include "engine/default_floats.h"
 #include "engine/device.h"
@@ -56,44 +53,5 @@ int64_t first_cache_bytes();
 inline int threads_for(double work, double of_thread) {
   return static_cast<int>(std::clamp<double>(work / of_thread, 1, threads()));
 }
-
-// ---- oneDNN --------------------------------------------------------------------------------------------------
-
-// A device for real time has none: they allocate when they run. There this throws dnnl::error, as primitives do of what
-// oneDNN has no kernel for.
-const dnnl::engine& dnnl_engine(Device& device);
-bool has_primitives(Device& device);
-dnnl::stream& dnnl_stream(Stream& stream);
-
-// The attributes every primitive of ours is made with: oneDNN's own scratchpad belongs to the thread that made the
-// primitive, and a plan is made on one thread and run on another. Ask for the bytes with scratchpad_desc().
-dnnl::primitive_attr user_scratchpad();
-
-// A primitive with its arguments named once, so that a launch only sets addresses and allocates nothing.
-// A plan has one run at a time, so the arguments may live in the launch. A primitive divides its work among the threads
-// that there are when it is made; this is made with it, and has it run with as many.
-class Bound {
- public:
-  Bound(const dnnl::primitive& primitive, Device& device)
-      : primitive_(primitive), engine_(dnnl_engine(device)), threads_(threads()) {}
-
-  // The index for set(); `argument` is DNNL_ARG_SRC and the like.
-  int add(int argument, const dnnl::memory::desc& desc);
-  void set(int index, void* data) { memories_[index].set_data_handle(data); }
-  void execute(Stream& stream) const;
-  // The same, and whether an operation in it, or in the team's other threads since they were last asked, was invalid:
-  // each thread has IEEE 754's flag of that. A maximum or minimum that drops a NaN raises it.
-  bool execute_noting_invalid(Stream& stream) const;
-
- private:
-  template <class Run>
-  void with_threads(const Run& run) const;
-
-  dnnl::primitive primitive_;
-  dnnl::engine engine_;
-  int threads_;
-  std::vector<dnnl::memory> memories_;
-  std::vector<dnnl_exec_arg_t> arguments_;
-};
 
 }  // namespace moonflow::cpu

@@ -70,14 +70,6 @@ Blocked value_order(const Blocked& form, const ImageFormat& format) {
   return permuted(form, to);
 }
 
-dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format) {
-  using Tag = dnnl::memory::format_tag;
-  constexpr auto kFloat = dnnl::memory::data_type::f32;
-  if (format.spatial_axes == 1)
-    return {{size.batch, size.channels, size.width}, kFloat, format.channels_last ? Tag::nwc : Tag::ncw};
-  return {{size.batch, size.channels, size.height, size.width}, kFloat, format.channels_last ? Tag::nhwc : Tag::nchw};
-}
-
 namespace {
 
 // Of an image (batch, channels, places...): the channels of a place in blocks of so many, or all together where it is

@@ -3,8 +3,6 @@
 
 #include <optional>
 
-#include <dnnl.hpp>
-
 #include "kernels/cpu/blocked.h"
 #include "kernels/image.h"
 
@@ -17,8 +15,6 @@ std::optional<ChannelForm> channel_form(const TensorType& type, const Layout& la
 // the order oneDNN thinks in, channels before the spatial axes, and back.
 Blocked channels_first(const Blocked& form, const ImageFormat& format);
 Blocked value_order(const Blocked& form, const ImageFormat& format);
-// The row-major image as (batch, channels, height, width) with its strides, or without a height.
-dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format);
 
 // Of an image (batch, channels, places...) in a form of channels that is not row-major: how the same memory is stored
 // when the places are arranged anew, `to`. Row-major where there is more to it than that.

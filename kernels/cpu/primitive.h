@@ -4,40 +4,14 @@
 
 #include <memory>
 
-#include <dnnl.hpp>
-
 #include "kernels/activation.h"
-#include "kernels/cpu/blocked.h"
-#include "kernels/cpu/device.h"
+#include "kernels/cpu/onednn.h"
 
 namespace moonflow::cpu {
 
 // The attributes of a primitive whose scratch is ours to give, and which may apply an activation to its result. Where
 // that meets a NaN, oneDNN makes it a number: PrimitiveLaunch::finish has the way out.
 dnnl::primitive_attr attributes(Activation activation = Activation::None);
-
-// The descriptor of a Primitive, whose own take `arguments` in both versions.
-template <class Primitive, class... Arguments>
-typename Primitive::primitive_desc described(const dnnl::engine& engine, const dnnl::primitive_attr& attributes,
-                                             const Arguments&... arguments) {
-#if DNNL_VERSION_MAJOR >= 3
-  return {engine, arguments..., attributes};
-#else
-  return {typename Primitive::desc(arguments...), attributes, engine};
-#endif
-}
-
-// Of one that goes backward, with that of the way forward.
-template <class Primitive, class Forward, class... Arguments>
-typename Primitive::primitive_desc described_backward(const dnnl::engine& engine,
-                                                      const dnnl::primitive_attr& attributes, const Forward& forward,
-                                                      const Arguments&... arguments) {
-#if DNNL_VERSION_MAJOR >= 3
-  return {engine, arguments..., forward, attributes};
-#else
-  return {typename Primitive::desc(arguments...), attributes, engine, forward};
-#endif
-}
 
 class PrimitiveLaunch {
  public:

@@ -1,5 +1,5 @@
 // Forms in memory: what oneDNN is told of them and tells, and the copies that a reorder is.
-#include "kernels/cpu/blocked.h"
+#include "kernels/cpu/onednn.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "kernels/catalog.h"
-#include "kernels/cpu/blocked.h"
+#include "kernels/cpu/onednn.h"
 
 using namespace moonflow;
 
