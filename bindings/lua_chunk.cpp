@@ -8,9 +8,10 @@ namespace moonflow::lua {
 
 namespace {
 
-// core.load_file(path) -> the chunk of a Lua file, as loadfile gives it, and whether it was compiled when the library
-// was built; or nil and what is wrong with its text
+// core.load_file(path, compiled) -> the chunk of a Lua file, as loadfile gives it, and whether it was compiled when the
+// library was built, which `compiled` = false does without; or nil and what is wrong with its text
 int load_file(lua_State* L) {
+  const bool takes_compiled = lua_isnoneornil(L, 2) || lua_toboolean(L, 2);
   lua_settop(L, 1);
   std::string &text = push_box<std::string>(L), &name = push_box<std::string>(L), &made = push_box<std::string>(L);
   protect_allocating(L, [&] {
@@ -20,6 +21,7 @@ int load_file(lua_State* L) {
     text = FileSource(std::move(descriptor), path, size).read_rest();
     name = "@" + path;
     made.clear();
+    if (!takes_compiled) return;
     const Bytecode found = bytecode_of(text);
     if (found.tail.empty()) return;
     made.append(found.head);

@@ -55,16 +55,17 @@ function loading.core()
 end
 
 --- Lets `require` look for Moonflow's other files beside this one first, and take what the library has of them: they
---- were compiled when it was built. Whatever globals a script makes, they see Lua's own functions.
+--- were compiled when it was built, for the LuaJIT it was built with. Whatever globals a script makes, they see Lua's
+--- own functions.
 function loading.find_beside(core)
   if not folder or core.find_beside or type(package.loaders) ~= "table" then return end
-  if type(jit) ~= "table" or jit.version ~= core.build_info().lua then return end
+  local compiled = type(jit) == "table" and jit.version == core.build_info().lua
 
   function core.find_beside(name)
     local stem = name:match("^moonflow%.([%w_.]+)$")
     if not stem then return nil end
     local path = folder .. stem:gsub("%.", "/") .. ".lua"
-    local fine, chunk, complaint = pcall(core.load_file, path)
+    local fine, chunk, complaint = pcall(core.load_file, path, compiled)
     if not fine then return "\n\t" .. (chunk.code == "not_found" and "no file '" .. path .. "'" or tostring(chunk)) end
     if not chunk then error(("error loading module '%s' from file '%s':\n\t%s"):format(name, path, complaint), 0) end
     return setfenv(chunk, builtins)
