@@ -112,4 +112,29 @@ function errors.traced(value)
   return value
 end
 
+local function as_text(value)
+  local is_text = type(value) == "string" and value ~= "interrupted" and not errors.is_out_of_memory(value)
+  if not is_text and not errors.is_error(value) then return value end
+  return core.fold_traceback(core.describe_error(value), own_folder:sub(2))
+end
+
+local function raised_as_text(fine, ...)
+  if not fine then error(..., 0) end
+  return ...
+end
+
+--- Gives a function that does what `fn` does, gives what it gives and yields where it yields. What it raises is text:
+--- an error object of the library, and Lua's own, become what they say and the traceback, with the library's frames
+--- folded. For hosts that show nothing of an error which is an object, such as nginx ("unknown reason"), Minetest
+--- ("<no description>") and the threads of LÖVE 11: they get this in the place of `fn`. Other values are raised as they
+--- are.
+--- @param fn function
+--- @return function
+function errors.text_errors(fn)
+  if type(fn) ~= "function" then
+    errors.raise("invalid_argument", "flow.text_errors: argument 1 ('fn') must be a function, got " .. type(fn))
+  end
+  return function(...) return raised_as_text(xpcall(fn, as_text, ...)) end
+end
+
 return errors

@@ -119,6 +119,7 @@ for name, value in pairs {
   zip = iterator.zip,
   help = help.text,
   is_error = errors.is_error,
+  text_errors = errors.text_errors,
 } do flow[name] = value end
 
 for _, name in ipairs(dtypes.names) do flow[name] = name end

@@ -374,3 +374,46 @@ local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) } 
 end)]])
   end)
 end)
+
+describe("errors as text", function()
+  local function raised_by(fn)
+    local results = { pcall(flow.text_errors(fn)) }
+    assert.is_false(results[1])
+    return results[2]
+  end
+
+  it("are what an error object says, and where it was raised", function()
+    local function mean_of(list) return np.mean(list, { axis = 7 }) end
+    local function handler() local mean = mean_of { 1, 2 } return mean end
+    local _, object = pcall(handler)
+    local text = raised_by(handler)
+    assert.is_true(flow.is_error(object))
+    assert.equal("string", type(text))
+    assert.equal(tostring(object), text:match("^[^\n]+"))
+    local line = tostring(object):match("errors_spec%.lua:(%d+)")
+    assert.truthy(text:find("\n\t[^\n]*errors_spec%.lua:" .. line .. ": in function"), text)
+    assert.is_nil(text:find("moonflow/np", 1, true), text)
+    assert.truthy(text:find("frames? inside moonflow"), text)
+  end)
+
+  it("are Lua's own with their traceback", function()
+    local text = raised_by(function() local x = nil; return x.y end)
+    local first = "^[^\n]*errors_spec%.lua:%d+: attempt to index local 'x' %(a nil value%)\nstack traceback:\n"
+    assert.truthy(text:find(first), text)
+  end)
+
+  it("leave other values, results and yields alone", function()
+    local mark = {}
+    assert.equal(mark, raised_by(function() error(mark) end))
+    assert.is_nil(raised_by(function() error(nil) end))
+    local add = coroutine.wrap(flow.text_errors(function(a, b)
+      local c = coroutine.yield(a + b)
+      return c, nil, "last"
+    end))
+    assert.equal(3, add(1, 2))
+    local first, second, third = add(7)
+    assert.same({ 7, "last" }, { first, third })
+    assert.is_nil(second)
+    golden("flow.text_errors: argument 1 ('fn') must be a function, got nil", ">>flow.text_errors(nil)")
+  end)
+end)
