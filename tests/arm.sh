@@ -13,20 +13,6 @@ libraries=(libdnnl-dev ocl-icd-libopencl1 libluajit-5.1-dev luajit zlib1g-dev li
   libxxhash-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libedit-dev catch2
   lua-filesystem lua-system lua-term lua-luv)
 
-# A system of its own for apt, of which only the files of packages are wanted. The compiler has its own C library.
-fetch_libraries() {
-  local apt=$build/apt
-  mkdir -p "$apt"/{lists/partial,archives/partial} "$root"
-  : >"$apt/status"
-  local options=(-q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User= -o Debug::NoLocking=1
-    -o Dir::State="$apt" -o Dir::State::lists="$apt/lists" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt"
-    -o Dir::Cache::archives="$apt/archives")
-  apt-get "${options[@]}" update
-  apt-get "${options[@]}" install -y --no-install-recommends --download-only "${libraries[@]}"
-  rm -f "$apt"/archives/{libc6-dev,linux-libc-dev}_*.deb
-  for package in "$apt"/archives/*.deb; do dpkg -x "$package" "$root"; done
-}
-
 toolchain() {
   local libraries=$root/usr/lib/aarch64-linux-gnu
   cat <<END
@@ -49,7 +35,8 @@ END
 }
 
 mkdir -p "$build/emulated"
-[ -d "$root/usr/lib" ] || fetch_libraries
+# The compiler has its own C library.
+[ -e "$root/unpacked" ] || WITHOUT="libc6-dev linux-libc-dev" bash tests/unpack.sh arm64 "$root" "${libraries[@]}"
 toolchain >"$build/toolchain.cmake"
 export PKG_CONFIG_LIBDIR=$root/usr/lib/aarch64-linux-gnu/pkgconfig:$root/usr/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
 cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DMOONFLOW_CUDA=OFF -DMOONFLOW_MPI=OFF \
