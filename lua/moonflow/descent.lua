@@ -4,7 +4,6 @@
 
 local arguments = require "moonflow.arguments"
 local core = require "moonflow.core"
-local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local loss_scale = require "moonflow.loss_scale"
 local picked_rows = require "moonflow.picked_rows"
@@ -78,42 +77,21 @@ local function names_of(variables)
   return names
 end
 
-local function trainable(t)
-  local variables = {}
-  for _, entry in ipairs(t.variable_list) do
-    if entry.trainable and dtypes.floating[entry.record.dtype] then variables[#variables + 1] = entry end
-  end
-  return variables
-end
-
 -- The trainable variables of the job that its optimizer is to train, and which part of it trains each.
 local function trained(t)
-  local variables, owners, rest = trainable(t), {}, nil
+  local owners, rest = {}, nil
   for _, part in ipairs(t.optimizer.parts) do
     if not part.chosen then rest = part end
-    for _, chosen in ipairs(part.chosen or {}) do
-      local found = false
-      for _, entry in ipairs(variables) do
-        local name = entry.record.name
-        if variable.covers(chosen, name) then
-          if owners[entry] and owners[entry] ~= part then
-            errors.raise("invalid_argument", t.optimizer.where .. ": two of the optimizers train '" .. name .. "', "
-              .. owners[entry].where .. " and " .. part.where .. "; a variable belongs to one", t.optimizer_site)
-          end
-          owners[entry], found = part, true
-        end
+    for _, entry in ipairs(part.chosen and variable.trainable(t, part.chosen, part.where, t.optimizer_site) or {}) do
+      if owners[entry] and owners[entry] ~= part then
+        errors.raise("invalid_argument", t.optimizer.where .. ": two of the optimizers train '" .. entry.record.name
+          .. "', " .. owners[entry].where .. " and " .. part.where .. "; a variable belongs to one", t.optimizer_site)
       end
-      if not found then
-        local near = arguments.suggestion(chosen, variable.choices(names_of(variables)))
-        if near == "" and #variables > 0 then near = "; it has " .. arguments.some_quoted(names_of(variables), 4) end
-        errors.raise("not_found", part.where .. ": the job '" .. t.job .. "' has no trainable variable '" .. chosen
-          .. "', and none in a layer or namespace of this name, behind which a name goes on with '-', '.' or '/'"
-          .. near, t.optimizer_site)
-      end
+      owners[entry] = part
     end
   end
   local list = {}
-  for _, entry in ipairs(variables) do
+  for _, entry in ipairs(variable.trainable(t)) do
     owners[entry] = owners[entry] or rest
     if owners[entry] then list[#list + 1] = entry end
     local assigned = owners[entry] and t.assigned[entry.record.name]
@@ -133,7 +111,7 @@ local function listed(names) return arguments.some_of(names, 4) end
 local function warn_of_left_out(t, owners)
   if t.optimizer.parts[1] == t.optimizer then return end
   local names = {}
-  for _, entry in ipairs(trainable(t)) do
+  for _, entry in ipairs(variable.trainable(t)) do
     local name = entry.record.name
     if not owners[entry] and not t.assigned[name] then names[#names + 1] = name end
   end

@@ -77,6 +77,7 @@ for name, value in pairs {
   -- inside a job
   get_variable = variable.get_variable,
   get_all_variables = variable.get_all_variables,
+  trainable_variables = variable.trainable_variables,
   load_variables = variable.load_variables,
   forget_variables = variable.forget_variables,
   losses = require "moonflow.losses",

@@ -10,6 +10,7 @@ local loss_scale = require "moonflow.loss_scale"
 local schedule = require "moonflow.schedule"
 local trace = require "moonflow.trace"
 local update = require "moonflow.update"
+local variable = require "moonflow.variable"
 
 local optimizer = { grad_clipping = {}, loss_scale = loss_scale.policies, warmup = schedule.warmup }
 for name, value in pairs(schedule) do
@@ -84,21 +85,6 @@ local shared_parameters = {
     .. "flow.regularizers.l2(1e-4): what other systems' SGD calls weight decay" },
 }
 
--- The names that an optimizer is to keep to, or nil for all.
-local function chosen_names(value, signature)
-  if value == nil then return nil end
-  local list = type(value) == "table" and value or { value }
-  for i, name in ipairs(arguments.check_list(list, signature.where .. ": the list of variables")) do
-    if type(name) ~= "string" then
-      signature:fail(": variables must be a list of names, entry " .. i .. " is " .. arguments.describe(name))
-    end
-  end
-  if #list == 0 then
-    signature:fail(": variables must name at least one variable, layer or namespace; without it all are trained")
-  end
-  return list
-end
-
 local function loss_scale_of(options, signature)
   local factor = options.loss_scale_factor
   if factor and factor <= 0 then signature:fail(": loss_scale_factor must be above 0, got " .. factor) end
@@ -143,7 +129,7 @@ local function define(name, parameters, rule, settle)
     if settle then settle(options, signature) end
     local self = {
       where = where, options = options, rule = rule, scheduler = schedule.from(options.lr_scheduler, where),
-      clipping = options.grad_clipping, chosen = chosen_names(options.variables, signature),
+      clipping = options.grad_clipping, chosen = variable.choices(options.variables, signature, "variables"),
       loss_scale = loss_scale_of(options, signature),
     }
     self.parts = { self }

@@ -56,6 +56,8 @@ return {
   { training, "A Gaussian process", "gaussian process kernel regression uncertainty cholesky bayesian "
     .. "linalg solve inverse determinant linear equations likelihood kalman" },
   { training, "A gradient inside a job", "gradient penalty wgan second derivative physics pinn maml" },
+  { training, "A step of your own", "custom optimizer update rule adadelta adamax rprop lion parameters "
+    .. "trainable_variables sgd" },
   { training, "A gradient of your own", "custom gradient backward autograd function module updategradinput straight "
     .. "through estimator reversal binarize quantize round surrogate" },
   { training, "An arm that reaches", "jacobian hessian inverse kinematics robot arm gauss newton levenberg marquardt "

@@ -5,6 +5,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local initializer = require "moonflow.initializer"
 local random_seed = require "moonflow.random_seed"
@@ -226,23 +227,104 @@ function variable.counts_for(t, step, names, site)
   return before
 end
 
---- Is `chosen` this variable, or a layer or namespace that it is in? Networks of other systems part their names by "."
---- or "/".
-function variable.covers(chosen, name)
-  return name:sub(1, #chosen) == chosen and (#name == #chosen or name:find("^[-./]", #chosen + 1) ~= nil)
+-- ---- choosing -----------------------------------------------------------------------------------------------------
+
+-- Is `choice` this variable, or a layer or namespace that it is in? Networks of other systems part their names by "."
+-- or "/".
+local function covers(choice, name)
+  return name:sub(1, #choice) == choice and (#name == #choice or name:find("^[-./]", #choice + 1) ~= nil)
 end
 
---- The names of variables and of the layers and namespaces that they are in, all that may be chosen.
-function variable.choices(names)
+-- What may be meant by a choice that stands for none of these names: layers and namespaces may be chosen too.
+local function near_to(choice, names, there_are)
   local choices, is_known = {}, {}
   for _, name in ipairs(names) do
     for place in (name .. "-"):gmatch("()[-./]") do
-      local choice = name:sub(1, place - 1)
-      if not is_known[choice] then choices[#choices + 1] = choice end
-      is_known[choice] = true
+      local part = name:sub(1, place - 1)
+      if not is_known[part] then choices[#choices + 1] = part end
+      is_known[part] = true
     end
   end
-  return choices
+  local near = arguments.suggestion(choice, choices)
+  return near == "" and #names > 0 and there_are .. arguments.some_quoted(names, 4) or near
+end
+
+-- The set of those names that choices stand for, and the first choice that stands for none.
+local function chosen_of(choices, names)
+  local chosen, unknown = {}, nil
+  for _, choice in ipairs(choices) do
+    local found = false
+    for _, name in ipairs(names) do
+      if covers(choice, name) then chosen[name], found = true, true end
+    end
+    if not found then unknown = unknown or choice end
+  end
+  return chosen, unknown
+end
+
+local function choices_at(value, of, key)
+  local list = type(value) == "table" and value or { value }
+  for i, name in ipairs(arguments.check_list(list, of.where .. ": the list of " .. key)) do
+    if type(name) ~= "string" then
+      of:fail((": %s must be a list of names, entry %d is %s"):format(key, i, arguments.describe(name)))
+    end
+  end
+  return list
+end
+
+--- Names of variables, or of the layers and namespaces they are in, as the argument `key` gives them: one, a list, or
+--- nil for all.
+function variable.choices(value, of, key)
+  if value == nil then return nil end
+  local list = choices_at(value, of, key)
+  if #list == 0 then
+    of:fail(": " .. key .. " must name at least one variable, layer or namespace; without it all are meant")
+  end
+  return list
+end
+
+--- The floating variables of the job so far that are not to stay as they are: entries, in the order they came up in.
+--- @param choices? table  default: all
+--- @param where? string   what wants them, for messages
+--- @error a choice that stands for none
+function variable.trainable(t, choices, where, site)
+  local list, names = {}, {}
+  for _, entry in ipairs(t.variable_list) do
+    if entry.trainable and dtypes.floating[entry.record.dtype] then
+      list[#list + 1], names[#names + 1] = entry, entry.record.name
+    end
+  end
+  if not choices then return list end
+  local chosen, unknown = chosen_of(choices, names)
+  if unknown then
+    errors.raise("not_found", where .. ": the job '" .. t.job .. "' has no trainable variable '" .. unknown
+      .. "', and none in a layer or namespace of this name, behind which a name goes on with '-', '.' or '/'"
+      .. near_to(unknown, names, "; it has "), site)
+  end
+  for i = #list, 1, -1 do
+    if not chosen[names[i]] then table.remove(list, i) end
+  end
+  return list
+end
+
+local trainable_signature = arguments.signature("flow.trainable_variables", {
+  { "names", "any?", text = "of variables, or of the layers and namespaces they are in; default: all" },
+})
+
+--- The variables of the job that an optimizer would train, as values of the job: all floating ones that have come up so
+--- far and are not `trainable = false`, in this order. Each has its `name`, `shape` and `dtype`. For steps of your own,
+--- averages that follow, sums of squares.
+--- @param names? string|table  a name or a list
+--- @return table               list of Blob
+--- @error outside of a job function; a name of none
+function variable.trainable_variables(...)
+  local t = trace.need("flow.trainable_variables")
+  local choices = variable.choices(trainable_signature:parse(...).names, trainable_signature, "names")
+  local blobs = {}
+  for i, entry in ipairs(variable.trainable(t, choices, trainable_signature.where)) do
+    blobs[i] = t.variables[entry.record.name]
+  end
+  return blobs
 end
 
 --- Keeps the records of a trace whose job is compiled. A job whose definition failed leaves none.
@@ -468,30 +550,6 @@ local forget_signature = arguments.signature("flow.forget_variables", {
   { "names", "any", text = "a name or a list: of variables, or of the layers and namespaces they are in" },
 })
 
--- The variables that names stand for, by name. Each stands for one at least.
-local function chosen_of(names, all)
-  local chosen, own = {}, {}
-  for _, entry in ipairs(all) do
-    if not variable.is_system(entry.name) then own[#own + 1] = entry.name end
-  end
-  for i, choice in ipairs(names) do
-    if type(choice) ~= "string" then
-      forget_signature:fail(": names must be a list of names, entry " .. i .. " is " .. arguments.describe(choice))
-    end
-    local found = false
-    for _, entry in ipairs(all) do
-      if variable.covers(choice, entry.name) then chosen[entry.name], found = true, true end
-    end
-    if not found then
-      local near = arguments.suggestion(choice, variable.choices(own))
-      if near == "" and #own > 0 then near = "; there are " .. arguments.some_quoted(own, 4) end
-      errors.raise("not_found", "flow.forget_variables: there is no variable '" .. choice .. "', and none in a layer "
-        .. "or namespace of this name" .. near)
-    end
-  end
-  return chosen
-end
-
 -- Of a train job's step: has all that it trains been chosen?
 local function counts_for_chosen(record, chosen)
   local names = record and record.counts_for or {}
@@ -517,11 +575,17 @@ function variable.forget_variables(...)
     errors.raise("wrong_state", "flow.forget_variables: the body of the job '" .. t.job .. "' is under way, and may "
       .. "have asked for one of them; it belongs before the definition")
   end
-  if type(names) ~= "table" then names = { names } end
-  arguments.check_list(names, forget_signature.where .. ": the list of names")
-  local handle = session.handle()
-  local all = handle:variables()
-  local chosen, list, count = chosen_of(names, all), {}, 0
+  local choices, handle = choices_at(names, forget_signature, "names"), session.handle()
+  local all, every, own, list, count = handle:variables(), {}, {}, {}, 0
+  for i, entry in ipairs(all) do
+    every[i] = entry.name
+    if not variable.is_system(entry.name) then own[#own + 1] = entry.name end
+  end
+  local chosen, unknown = chosen_of(choices, every)
+  if unknown then
+    errors.raise("not_found", "flow.forget_variables: there is no variable '" .. unknown .. "', and none in a layer "
+      .. "or namespace of this name" .. near_to(unknown, own, "; there are "))
+  end
   for _, entry in ipairs(all) do
     if chosen[entry.name] or counts_for_chosen(records[entry.name], chosen) then
       list[#list + 1] = entry.name

@@ -30,6 +30,101 @@ local function names()
   return list
 end
 
+describe("flow.trainable_variables", function()
+  before_each(flow.clear_default_session)
+
+  local function named_in(body)
+    local list
+    flow.global_function { type = "train", inputs = { x = tp.Numpy.Placeholder({ 2, 3 }) }, returns = tp.Numpy } (
+      function(x)
+        list = body(x)
+        local loss = flow.math.reduce_mean(flow.layers.dense(x, 1, { name = "last" }) ^ 2)
+        flow.optimizer.SGD(0.1):minimize(loss)
+        return loss
+      end)
+    for i, value in ipairs(list) do list[i] = value.name end
+    return list
+  end
+  local function net(x)
+    flow.get_variable("kept", { shape = { 2 }, trainable = false, initializer = flow.zeros_initializer() })
+    flow.get_variable("whole", { shape = { 2 }, dtype = flow.int32, initializer = flow.zeros_initializer() })
+    flow.scope.namespace("deep", function() flow.layers.dense(x, 2, { name = "b" }) end)
+    flow.layers.dense(x, 2, { name = "a" })
+  end
+
+  it("are those that an optimizer would train, in the order they came up in", function()
+    assert.same({ "deep-b-weight", "deep-b-bias", "a-weight", "a-bias" }, named_in(function(x)
+      net(x)
+      return flow.trainable_variables()
+    end))
+    assert.same({}, named_in(function() return flow.trainable_variables() end))
+  end)
+
+  it("are chosen by their names, layers and namespaces", function()
+    for choice, expected in pairs {
+      deep = { "deep-b-weight", "deep-b-bias" }, ["deep-b"] = { "deep-b-weight", "deep-b-bias" },
+      ["a-bias"] = { "a-bias" },
+    } do
+      assert.same(expected, named_in(function(x) net(x) return flow.trainable_variables(choice) end))
+    end
+    assert.same({ "deep-b-weight", "deep-b-bias", "a-bias" }, named_in(function(x)
+      net(x)
+      return flow.trainable_variables { "a-bias", "deep" }
+    end))
+  end)
+
+  it("says what it does not know", function()
+    local function told(...)
+      local fine, problem = pcall(...)
+      assert.is_false(fine)
+      return tostring(problem)
+    end
+    local outside = told(flow.trainable_variables)
+    assert.truthy(outside:find("flow.trainable_variables is used outside of a job function", 1, true), outside)
+    local function chosen(choice)
+      return told(named_in, function(x) net(x) return flow.trainable_variables(choice) end)
+    end
+    local near = chosen("dep")
+    assert.truthy(near:find("has no trainable variable 'dep', and none in a layer or namespace of this name, behind "
+      .. "which a name goes on with '-', '.' or '/'; did you mean 'deep'?", 1, true), near)
+    local empty, number = chosen {}, chosen { 5 }
+    assert.truthy(empty:find("flow.trainable_variables: names must name at least one variable", 1, true), empty)
+    assert.truthy(number:find("flow.trainable_variables: names must be a list of names, entry 1 is 5", 1, true), number)
+  end)
+
+  it("make steps of one's own: those of SGD with momentum", function()
+    local function momentum(loss, rate, beta)
+      local weights = flow.trainable_variables()
+      for i, gradient in ipairs(flow.gradients(loss, weights)) do
+        local speed = flow.get_variable(weights[i].name .. "-speed", {
+          shape = weights[i].shape, trainable = false, initializer = flow.zeros_initializer() })
+        local new = beta * speed - rate * gradient
+        flow.assign(speed, new)
+        flow.assign(weights[i], weights[i] + new)
+      end
+    end
+    local trained = {}
+    for i, step in ipairs {
+      function(loss) momentum(loss, 0.125, 0.5) end,
+      function(loss) flow.optimizer.SGD(0.125, { momentum = 0.5 }):minimize(loss) end,
+    } do
+      flow.clear_default_session()
+      flow.set_seed(3)
+      local job = flow.global_function {
+        type = "train", inputs = { x = tp.Numpy.Placeholder({ 2, 3 }) }, returns = tp.None,
+      } (function(x)
+        local hidden = flow.layers.dense(x, 4, { name = "hidden", activation = flow.math.tanh })
+        step(flow.math.reduce_sum((flow.layers.dense(hidden, 1, { name = "out" }) - 1) ^ 2))
+      end)
+      for _ = 1, 5 do job(batch) end
+      trained[i] = flow.get_all_variables()
+    end
+    for _, name in ipairs { "hidden-weight", "hidden-bias", "out-weight", "out-bias" } do
+      assert.is_true(np.allclose(trained[1][name], trained[2][name], { rtol = 1e-6, atol = 1e-7 }), name)
+    end
+  end)
+end)
+
 describe("flow.forget_variables", function()
   before_each(flow.clear_default_session)
 
