@@ -8,20 +8,20 @@ local URL = "http://127.0.0.1:8080/digit"
 describe("nginx", function()
   local folder
 
-  local function ask(file)
-    local result = process.shell(host.command("/usr/bin/curl", "-s", "-m", "20", "-w", " %{http_code}", "--data-binary",
-      "@" .. folder .. "/" .. file, URL))
+  local function get(...)
+    local result = process.shell(host.command("/usr/bin/curl", "-s", "-m", "20", "-w", " %{http_code}", ...))
     local text, code = result.out:match("^(.-)\n (%d+)$")
     return text, tonumber(code)
   end
+  local function ask(file) return get("--data-binary", "@" .. folder .. "/" .. file, URL) end
 
   -- Calls `body` while the server runs, with a function that gives its log.
-  local function serving(body)
+  local function serving(conf, body)
     local pid, log = "/tmp/moonflow-nginx.pid", folder .. "/log"
     local modules = "env LUA_PATH; env LUA_CPATH; load_module " .. MODULES .. "ndk_http_module.so; load_module "
       .. MODULES .. "ngx_http_lua_module.so;"
     os.execute(("cd %s && %s >%s 2>&1 &"):format(process.quote(folder),
-      host.command("/usr/sbin/nginx", "-c", folder .. "/samples/nginx/nginx.conf", "-g", modules), process.quote(log)))
+      host.command("/usr/sbin/nginx", "-c", folder .. "/" .. conf, "-g", modules), process.quote(log)))
     assert.equal(0, process.shell(("timeout 20 sh -c 'until [ -s %s ]; do sleep 0.1; done'"):format(pid)).code,
       process.read(log))
     local fine, problem = pcall(body, function() return process.read(log) end,
@@ -37,7 +37,7 @@ describe("nginx", function()
   end)
 
   it("says in its log what a process lacks", function()
-    serving(function(log)
+    serving("samples/nginx/nginx.conf", function(log)
       process.write(folder .. "/hello", "hello")
       local _, code = ask("hello")
       assert.equal(500, code)
@@ -60,7 +60,7 @@ for _, images, labels in test:batches() do
 end
 ]])
     assert.equal(0, process.moonflow({ "pictures.lua" }, { folder = folder }).code)
-    serving(function(log, reload)
+    serving("samples/nginx/nginx.conf", function(log, reload)
       local right, count = 0, 0
       for file in io.popen("ls " .. process.quote(folder)):lines() do
         local digit = file:match("^%d+_(%d)%.png$")
@@ -84,6 +84,43 @@ end
       os.execute("sleep 2")
       assert.equal(large:match("_(%d)"), (ask(large)):sub(1, 1))
       assert.equal("", log())
+    end)
+  end)
+
+  it("answers others while a slow net computes, and tells each what was wrong with its own", function()
+    process.write(folder .. "/later.lua", [[
+local flow = require "moonflow"
+local tp = flow.typing
+]] .. host.program("nginx") .. [[
+local pick = flow.global_function {
+  name = "pick", returns = tp.Callback(tp.Numpy),
+  inputs = { values = tp.Numpy.Placeholder({ 3 }), at = tp.Numpy.Placeholder({ 1 }, { dtype = flow.int32 }) },
+} (function(values, at)
+  local slow = flow.math.reduce_max(flow.sort(flow.random.uniform({ shape = { 200000 } })))
+  return flow.gather(values, at) + 0 * slow
+end)
+local values = flow.np.array({ 10, 20, 30 }, flow.float)
+return { answer = flow.text_errors(function()
+  ngx.say(("%d"):format(wait(pick(values, flow.np.array({ tonumber(ngx.var.arg_at) }, flow.int32))):item()))
+end) }
+]])
+    local conf = process.read(process.source .. "/samples/nginx/nginx.conf")
+    conf = conf:gsub("samples/nginx/%?", "?"):gsub('"digits"', '"later"')
+      :gsub("worker_processes auto", "worker_processes 1")
+    process.write(folder .. "/later.conf", conf)
+    serving("later.conf", function(log)
+      local urls = {}
+      for i = 0, 19 do urls[#urls + 1] = URL .. "?at=" .. i % 4 end  -- there is no place 3
+      local all = process.shell(host.command("/usr/bin/curl", "-s", "-m", "20", "--parallel", "--parallel-max", "20",
+        unpack(urls)))
+      local count = {}
+      for line in all.out:gmatch("[^\n]+") do count[line] = (count[line] or 0) + 1 end
+      assert.same({ 5, 5, 5 }, { count["10"], count["20"], count["30"] }, all.out .. log())
+      local errors = 0
+      for text in log():gmatch("runtime error: [^\n]*later%.lua:%d+: pick: [^\n]*\nstack traceback:\n") do
+        errors = errors + (text:find("gather", 1, true) and 1 or 0)
+      end
+      assert.equal(5, errors, log())
     end)
   end)
 end)
