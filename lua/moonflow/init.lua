@@ -46,7 +46,7 @@ local typing = require "moonflow.typing"
 local variable = require "moonflow.variable"
 local watch = require "moonflow.watch"
 
-session.learn()
+ops.learn(session.handle)
 require "moonflow.composed"
 
 -- A module as scripts see it: without what is there for the other files.

@@ -10,7 +10,6 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local handlers = require "moonflow.handlers"
 local interrupts = require "moonflow.interrupts"
-local ops = require "moonflow.ops"
 local trace = require "moonflow.trace"
 local io = io
 
@@ -504,11 +503,6 @@ function session.renew()
   end
   open()
   return true
-end
-
---- Teaches `ops` the catalog.
-function session.learn()
-  ops.learn(session.handle)
 end
 
 return session
