@@ -1,7 +1,6 @@
 --- Blob: a value of a job while the job is traced. It has a shape, a dtype and a name, and no data.
 -- Operators and methods append ops to the job's graph.
 
-local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
@@ -255,11 +254,5 @@ end
 function Blob.__concat(a, b)
   return tostring(a) .. tostring(b)
 end
-
--- The oldest dialect asks a delivered value for its ndarray; delivered values are ndarrays here.
-function core.ndarray_methods.ndarray(self) return self end
-function core.ndarray_methods.numpy(self) return self end
-function core.ndarray_methods.ndarray_list(self) return { self } end
-function core.ndarray_methods.numpy_list(self) return { self } end
 
 return blob
