@@ -2,6 +2,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dataset = require "moonflow.dataset"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local iterator = require "moonflow.iterator"
@@ -93,7 +94,7 @@ local function pictures_of(paths, labels, classes)
   local numbers = np.arange(#paths, { dtype = "int64" })
   local fields = setmetatable({
     paths = paths, labels = labels, classes = classes, broken = {},
-    order = require("moonflow.data").Dataset({ numbers, labels }),
+    order = dataset.Dataset({ numbers, labels }),
     epochs = {},  -- the number of the next one, by its seed
   }, { __index = Pictures })
   local set = newproxy(true)
@@ -204,7 +205,7 @@ local function order_of(self, given, epoch)
   local rng = np.random.default_rng(given.shuffle)
   rng.draws = epoch
   local numbers = rng:choice(#self, { #self }, { p = chances_of(self, given.weights) })
-  return require("moonflow.data").Dataset({ numbers, self.labels:take(numbers, 0) }):batches(options)
+  return dataset.Dataset({ numbers, self.labels:take(numbers, 0) }):batches(options)
 end
 
 -- Which picture of a batch stands in each place: its own, or for one that cannot be read the next that can.
@@ -309,46 +310,45 @@ local pictures_signature = arguments.signature(WHAT, {
   { "source", "any" }, { "labels", "any?" }, { "classes", "entries?" },
 })
 
---- Adds flow.data.Pictures.
-return function(data)
-  --- Pictures in files, with a label of each: `local set = flow.data.Pictures("photographs")`. `#set` counts them, and
-  --- `set:batches { batch_size = 32, size = 224 }` reads them. `set.paths` is a list, `set.labels` an array with as
-  --- many rows, `set.classes` the list of names.
-  --- @param source string|table  a folder: each folder in it is a class, in the order of their names, with all JPEG and
-  ---                             PNG files in it and below it, the hidden ones left out; or a list of paths
-  --- @param labels? ndarray|table  of a list of paths: for each a class, or whatever is wanted of it. A list of whole
-  ---                             numbers is int32
-  --- @param classes? string[]    the names in the order of their labels, where not those that are found: such as
-  ---                             `train.classes` for a second folder, which may then lack some
-  --- @return Pictures
-  --- @error a folder that is missing, or has no pictures; another number of labels
-  function data.Pictures(...)
-    local given = pictures_signature:parse(...)
-    local source, labels = given.source, given.labels
-    if type(source) == "string" then
-      if labels ~= nil then pictures_signature:fail(": labels go with a list of paths; of a folder its folders are") end
-      return pictures_of(read_folder(source, given.classes))
-    end
-    if type(source) ~= "table" or getmetatable(source) or #source == 0 then
-      pictures_signature:fail(": wanted a folder or a list of paths, got " .. arguments.describe(source))
-    end
-    arguments.check_list(source, WHAT .. ": the list of paths")
-    local paths = {}
-    for i, path in ipairs(source) do
-      if type(path) ~= "string" then
-        pictures_signature:fail((": path %d must be a string, got %s"):format(i, arguments.describe(path)))
-      end
-      paths[i] = path
-    end
-    if labels == nil then labels = np.zeros({ #paths }, "int32") end
-    if not ndarray.is_array(labels) then
-      labels = np.array(labels)
-      local whole = ndarray.cast(labels, "int32")
-      if whole:astype(labels.dtype) == labels then labels = whole end
-    end
-    if labels.rank == 0 or #labels ~= #paths then
-      fail("shape_mismatch", ("%s: there are %d paths, and labels are %s"):format(WHAT, #paths, tostring(labels.shape)))
-    end
-    return pictures_of(paths, labels, given.classes)
+--- Pictures in files, with a label of each: `local set = flow.data.Pictures("photographs")`. `#set` counts them, and
+--- `set:batches { batch_size = 32, size = 224 }` reads them. `set.paths` is a list, `set.labels` an array with as
+--- many rows, `set.classes` the list of names.
+--- @param source string|table  a folder: each folder in it is a class, in the order of their names, with all JPEG and
+---                             PNG files in it and below it, the hidden ones left out; or a list of paths
+--- @param labels? ndarray|table  of a list of paths: for each a class, or whatever is wanted of it. A list of whole
+---                             numbers is int32
+--- @param classes? string[]    the names in the order of their labels, where not those that are found: such as
+---                             `train.classes` for a second folder, which may then lack some
+--- @return Pictures
+--- @error a folder that is missing, or has no pictures; another number of labels
+local function new(...)
+  local given = pictures_signature:parse(...)
+  local source, labels = given.source, given.labels
+  if type(source) == "string" then
+    if labels ~= nil then pictures_signature:fail(": labels go with a list of paths; of a folder its folders are") end
+    return pictures_of(read_folder(source, given.classes))
   end
+  if type(source) ~= "table" or getmetatable(source) or #source == 0 then
+    pictures_signature:fail(": wanted a folder or a list of paths, got " .. arguments.describe(source))
+  end
+  arguments.check_list(source, WHAT .. ": the list of paths")
+  local paths = {}
+  for i, path in ipairs(source) do
+    if type(path) ~= "string" then
+      pictures_signature:fail((": path %d must be a string, got %s"):format(i, arguments.describe(path)))
+    end
+    paths[i] = path
+  end
+  if labels == nil then labels = np.zeros({ #paths }, "int32") end
+  if not ndarray.is_array(labels) then
+    labels = np.array(labels)
+    local whole = ndarray.cast(labels, "int32")
+    if whole:astype(labels.dtype) == labels then labels = whole end
+  end
+  if labels.rank == 0 or #labels ~= #paths then
+    fail("shape_mismatch", ("%s: there are %d paths, and labels are %s"):format(WHAT, #paths, tostring(labels.shape)))
+  end
+  return pictures_of(paths, labels, given.classes)
 end
+
+return new
