@@ -165,20 +165,12 @@ function dataset.new(arrays, names, options)
   }, { __index = Dataset })
   for i, name in ipairs(names) do fields[name] = arrays[i] end
 
-  local set = newproxy(true)
-  local meta = getmetatable(set)
-  meta.__index = fields
-  meta.uncallable = true
-  meta.__call = function()
-    fail("invalid_argument", "a data set is gone through by its batches: for i, x, y in set:batches() do")
-  end
-  meta.__len = function() return fields.count end
-  meta.__tostring = function()
+  local instead = "a data set is gone through by its batches: for i, x, y in set:batches() do"
+  return iterator.set(fields, fields.count, instead, function()
     local parts = {}
     for i, a in ipairs(arrays) do parts[i] = ("%s: %s %s"):format(names[i] or i, a.dtype, tostring(a.shape)) end
     return ("Dataset(%d examples; %s)"):format(fields.count, table.concat(parts, ", "))
-  end
-  return set
+  end)
 end
 
 local dataset_signature = arguments.signature("flow.data.Dataset", {

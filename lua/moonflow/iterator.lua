@@ -19,6 +19,22 @@ function iterator.new(count, step, fields)
   return it
 end
 
+--- Makes a set that is gone through by iterators of its own: `#` counts what is in it.
+--- @param fields table      what `set.name` gives
+--- @param count number
+--- @param instead string    what a loop that calls the set itself is told
+--- @param text function     gives what it prints as
+function iterator.set(fields, count, instead, text)
+  local set = newproxy(true)
+  local meta = getmetatable(set)
+  meta.__index = fields
+  meta.__len = function() return count end
+  meta.__tostring = text
+  meta.uncallable = true
+  meta.__call = function() errors.raise("invalid_argument", instead) end
+  return set
+end
+
 --- How many steps `source` will make, or nil.
 function iterator.count(source)
   if type(source) == "number" then return source end

@@ -97,19 +97,11 @@ local function pictures_of(paths, labels, classes)
     order = dataset.Dataset({ numbers, labels }),
     epochs = {},  -- the number of the next one, by its seed
   }, { __index = Pictures })
-  local set = newproxy(true)
-  local meta = getmetatable(set)
-  meta.__index = fields
-  meta.uncallable = true
-  meta.__call = function()
-    fail("invalid_argument", "a set of pictures is gone through by its batches: for i, pictures, labels in "
-      .. "set:batches { batch_size = 32, size = 224 } do")
-  end
-  meta.__len = function() return #paths end
-  meta.__tostring = function()
+  local instead = "a set of pictures is gone through by its batches: for i, pictures, labels in "
+    .. "set:batches { batch_size = 32, size = 224 } do"
+  return iterator.set(fields, #paths, instead, function()
     return ("Pictures(%d files%s)"):format(#paths, classes and ("; %d classes"):format(#classes) or "")
-  end
-  return set
+  end)
 end
 
 local function check_self(self, called)
