@@ -8,6 +8,7 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
+local np = require "moonflow.np.functions"
 local session = require "moonflow.session"
 
 local methods, metatable = core.ndarray_methods, core.ndarray_metatable
@@ -520,7 +521,7 @@ local FOREIGN = { T = "a:transpose()", ndim = "a.rank", size = "a.shape:count()"
 setmetatable(methods, { __index = function(_, key)
   local near = FOREIGN[key]
   if not near and key:find("^[%d%s:,.+-]+$") then near = ('a:slice("%s")'):format(key) end
-  if not near and type(rawget(require "moonflow.np", key)) == "function" then near = "np." .. key .. "(a)" end
+  if not near and type(rawget(np, key)) == "function" then near = "np." .. key .. "(a)" end
   if not near then
     local names = { unpack(PROPERTIES) }
     for name in next, methods do names[#names + 1] = name end

@@ -11,13 +11,14 @@ local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local np = require "moonflow.np.functions"
 
 local evaluate, cast, floating, as_array, is_array =
   ndarray.evaluate, ndarray.cast, ndarray.floating, ndarray.as_array, ndarray.is_array
 local signature, flat_list = arguments.signature, arguments.flat_list
 local fail = errors.raise
 
-local np = { random = require "moonflow.np.random" }
+np.random = require "moonflow.np.random"
 
 -- ---- making arrays ------------------------------------------------------------------------------------------------
 

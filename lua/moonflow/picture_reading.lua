@@ -2,6 +2,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local np = require "moonflow.np.functions"
 local resizing = require "moonflow.formulas.resizing"
 
 local reading = {}
@@ -59,7 +60,6 @@ reading.most_draws = 5
 -- above and to the left of what does not, and whether it is mirrored. nil for whole pictures as they are.
 local function cuts_of(manner, count, uniform)
   if not (manner.area or manner.side) and manner.mirror == 0 then return nil end
-  local np = require "moonflow.np"
   local function all(number) return np.full({ count }, number, "float64") end
   local function drawn(low, high) return uniform(low, high, { count }, "float64") end
   local area, ratio, side, top, left = all(1), all(0), all(1), all(0.5), all(0.5)

@@ -7,6 +7,7 @@ local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local reading = require "moonflow.picture_reading"
 local resizing = require "moonflow.formulas.resizing"
+local session = require "moonflow.session"
 local tools_of = require "moonflow.np.tools"
 
 local resize_signature = arguments.signature("np.resize_picture", {
@@ -80,7 +81,7 @@ local function batch_of(np, sources, are_files, given, signature)
       signature:fail((": entry %d must be a string, got %s"):format(i, arguments.describe(source)))
     end
   end
-  local threads = require("moonflow.session").settings.threads
+  local threads = session.settings.threads
   return (errors.blaming(signature.where, core.pictures_take, manner:begin(sources, are_files, np.random.uniform,
     threads and threads - 1)))
 end

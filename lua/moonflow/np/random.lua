@@ -4,6 +4,7 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local np = require "moonflow.np.functions"
 local counts = require "moonflow.np.random_counts"
 local random_seed = require "moonflow.random_seed"
 local trace = require "moonflow.trace"
@@ -11,8 +12,6 @@ local trace = require "moonflow.trace"
 local evaluate, as_array, is_array = ndarray.evaluate, ndarray.as_array, ndarray.is_array
 local signature, flat_list = arguments.signature, arguments.flat_list
 local fail = errors.raise
-
-local require = require  -- np needs this file, and so comes later
 
 local random = {}
 
@@ -312,7 +311,6 @@ local function places_of(sums, shares)
   local count, values = #sums, sums:ptr()
   local total = values[count - 1]
   if shares.shape:count() > kFew then
-    local np = require("moonflow.np")
     -- The last sum itself may come of rounding.
     return np.minimum(np.searchsorted(sums, shares * total, "right"), count - 1)
   end
@@ -340,7 +338,7 @@ function Generator:multinomial(...)
   if given.n < 0 then
     fail("invalid_argument", ("np.random.multinomial: n must be at least 0, got %d"):format(given.n))
   end
-  local np, sums = require("moonflow.np"), summed_chances(given.p, nil, "np.random.multinomial")
+  local sums = summed_chances(given.p, nil, "np.random.multinomial")
   local things, shape, rows = #sums, given.shape and flat_list(given.shape) or {}, 1
   for _, size in ipairs(shape) do rows = rows * size end
   shape[#shape + 1] = things
@@ -357,7 +355,7 @@ local multivariate_signature = signature("np.random.multivariate_normal",
 function Generator:multivariate_normal(...)
   arguments.check_self(self, Generator, "generator:multivariate_normal")
   local given = multivariate_signature:parse(...)
-  local np, called = require("moonflow.np"), "np.random.multivariate_normal"
+  local called = "np.random.multivariate_normal"
   local mean, cov = np.asarray(given.mean, "float64"), np.asarray(given.cov, "float64")
   local n = #mean
   if mean.rank ~= 1 or cov.rank ~= 2 or cov.shape[0] ~= n or cov.shape[1] ~= n then

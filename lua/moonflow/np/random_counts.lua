@@ -4,9 +4,9 @@
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local np = require "moonflow.np.functions"
 
 local floor, max, min = math.floor, math.max, math.min
-local require = require  -- np needs this file, and so comes later
 
 local counts = {}
 
@@ -28,7 +28,7 @@ end
 
 local function draw(sums, low, uniform)
   local last = #sums - 1
-  local places = require("moonflow.np").searchsorted(sums, uniform * sums[last], "right")
+  local places = np.searchsorted(sums, uniform * sums[last], "right")
   -- The last sum itself may come of rounding.
   return low + (ndarray.evaluate("minimum", { places, core.array(last, "int64", {}) }))
 end
