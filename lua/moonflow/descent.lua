@@ -15,60 +15,70 @@ local variable = require "moonflow.variable"
 
 local descent = {}
 
--- divide, unscale, regularise; then clip, each element for itself or all together. Of a table of which rows have been
--- picked, `sums` are these, and are clipped in place of its gradient.
-local function prepare(t, updates, scale, part, name)
-  local clipping = part.clipping
+-- Divides, unscales and regularises. Of a table of which rows have been picked, `sums` are these where they are to be
+-- clipped in place of its gradient.
+local function prepare(updates, scale, part)
   for _, u in ipairs(updates) do
     local l1, l2 = 0, 0
     if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
+    local is_regularised = l1 ~= 0 or l2 ~= 0
     local dy, indices
-    if part.rule == update.lazy_adam and l1 == 0 and l2 == 0 then dy, indices = picked_rows.of(u) end
+    if part.rule == update.lazy_adam and not is_regularised then dy, indices = picked_rows.of(u) end
     if dy then
       u.rows = picked_rows.joined(u, dy, indices)
       u.rows.scale = scale
     else
       picked_rows.join_gathers(u)
     end
-    u.picks = clipping and picked_rows.to_clip(u, part)
+    u.picks = part.clipping and picked_rows.to_clip(u, part)
     if u.picks then
       u.sums = picked_rows.sums(u, u.picks, scale)
-    elseif scale ~= 1 or l1 ~= 0 or l2 ~= 0 or u.unscale then
+    elseif scale ~= 1 or is_regularised or u.unscale then
       u.gradient = u:append("prepare_gradient", { u.gradient, u.id, u.unscale },
         { scale = scale, l1 = l1, l2 = l2 }, "gradient")
     end
   end
-  if not clipping or #updates == 0 then return end
-  local limit = clipping.clip_value
-  if limit then
-    local function clipped(u, id)
-      return u:append("clip_by_value", { id }, { min = -limit, max = limit }, "clipped")
-    end
-    for _, u in ipairs(updates) do
-      if u.sums then picked_rows.take(u, u.picks, clipped(u, u.sums)) else u.gradient = clipped(u, u.gradient) end
-    end
-    return
+end
+
+local function take_clipped(u, clipped)
+  if u.sums then picked_rows.take(u, u.picks, clipped) else u.gradient = clipped end
+end
+
+-- Each element for itself.
+local function clip_by_value(updates, limit)
+  for _, u in ipairs(updates) do
+    take_clipped(u, u:append("clip_by_value", { u.sums or u.gradient }, { min = -limit, max = limit }, "clipped"))
   end
-  -- Variables may differ in dtype. The norm is of the widest, and of float32 where that is narrow: there it would
-  -- overflow, or be rounded to a few bits.
+end
+
+-- All together. Variables may differ in dtype. The norm is of the widest, and of float32 where that is narrow: there it
+-- would overflow, or be rounded to a few bits.
+local function clip_by_global_norm(t, updates, clip_norm, name)
   local dtype, wide = "float32", {}
   for _, u in ipairs(updates) do
     if u.dtype == "float64" then dtype = u.dtype end
   end
   for i, u in ipairs(updates) do
-    wide[i] = u.sums and u:in_dtype(u.sums, u.picks.dtype, dtype, "wide_sums")
-      or u:in_dtype(u.gradient, u.dtype, dtype, "wide_gradient")
+    wide[i] = u:in_dtype(u.sums or u.gradient, (u.picks or u).dtype, dtype, "wide_gradient")
   end
   local norm = t:append("global_norm", wide, nil, name .. "-GlobalNorm", "")
-  local factor = t:append("clip_factor", { norm }, { clip_norm = clipping.clip_norm }, name .. "-ClipFactor", "")
+  local factor = t:append("clip_factor", { norm }, { clip_norm = clip_norm }, name .. "-ClipFactor", "")
   for i, u in ipairs(updates) do
     local clipped = u:append("multiply", { wide[i], factor }, nil, "clipped")
-    if u.sums then
-      picked_rows.take(u, u.picks, u:in_dtype(clipped, dtype, u.picks.dtype, "sums_again"))
-    else
-      u.gradient = u:in_dtype(clipped, dtype, u.dtype, "narrow_gradient")
-    end
+    take_clipped(u, u:in_dtype(clipped, dtype, (u.picks or u).dtype, "narrow_gradient"))
   end
+end
+
+-- The step of what one part of the optimizer trains.
+local function descend(t, updates, scale, part, name)
+  prepare(updates, scale, part)
+  local clipping = part.clipping
+  if clipping and clipping.clip_value then
+    clip_by_value(updates, clipping.clip_value)
+  elseif clipping and #updates > 0 then
+    clip_by_global_norm(t, updates, clipping.clip_norm, name)
+  end
+  for _, u in ipairs(updates) do part.rule(u, part.options) end
 end
 
 local function names_of(variables)
@@ -262,6 +272,59 @@ local function finish_own_step(t, site)
   return {}
 end
 
+-- Raises where there is nothing to minimise, or no way to.
+local function check_minimised(t, site)
+  local this, loss = t.optimizer, t.losses[1]
+  if not this or not loss then
+    errors.raise("wrong_state", "the job '" .. t.job .. "' has type 'train' but minimises no loss; call "
+      .. "flow.optimizer.SGD(0.1):minimize(loss) in its body, take flow.gradients for a step of your own, or give it "
+      .. "type = \"predict\"", site)
+  end
+  if t.scaled_by and t.scaled_by ~= this.loss_scale then
+    errors.raise("invalid_argument", "the job '" .. t.job .. "' asks for gradients by a dynamic loss scale that its "
+      .. "optimizer does not have, so it would never change; give " .. this.where .. " the same loss_scale_policy",
+      t.optimizer_site or site)
+  end
+  if loss.shape:count() == 0 then
+    errors.raise("invalid_argument", ("%s: its loss '%s' is %s, and without an element there is nothing to learn "
+      .. "from; leave out the call for a batch of none"):format(t.job, loss.name, tostring(loss.shape)),
+      t.optimizer_site or site)
+  end
+  if t.config.indexed_slices then check_indexed_slices(t) end
+end
+
+-- The gradients with respect to variables, and then to what is watched: a list of ids, with false where there is none.
+local function differentiate(t, variables, scaling)
+  local wanted, losses, seeds = {}, {}, {}
+  for i, entry in ipairs(variables) do wanted[i] = entry.id end
+  for _, watched in ipairs(t.diff_watches) do wanted[#wanted + 1] = watched.blob.id end
+  for i, loss in ipairs(t.losses) do
+    losses[i] = loss.id
+    seeds[i] = scaling:seed(loss, "System-Train-Seed-" .. i)
+  end
+  return t.graph:gradients(losses, seeds, wanted)
+end
+
+-- Of each variable that has a gradient.
+local function updates_of(t, variables, owners, gradients)
+  local rates, bias_rates, updates = {}, {}, {}
+  for _, part in ipairs(t.optimizer.parts) do
+    rates[part] = part.scheduler:lower(t)
+    bias_rates[part] = part.bias_scheduler and part.bias_scheduler:lower(t) or rates[part]
+  end
+  for i, entry in ipairs(variables) do
+    if gradients[i] then
+      local part, record = owners[entry], entry.record
+      updates[#updates + 1] = update.new {
+        t = t, id = entry.id, name = record.name, dtype = record.dtype, shape = record.shape, site = record.site or "",
+        gradient = gradients[i], rate = (entry.is_bias and bias_rates or rates)[part], part = part,
+        regularizer = entry.regularizer or part.options.regularizer, finite = false, unscale = false,
+      }
+    end
+  end
+  return updates
+end
+
 --- Appends gradients and updates to the graph of a train job whose body has run.
 --- Gives watched blob -> id of its gradient (false: no gradient).
 --- @param t Trace
@@ -271,71 +334,31 @@ function descent.finish(t, site)
     t.optimizer = train_config.optimizer(t, t.config.train)
   end
   if not t.optimizer and #t.losses == 0 and t.asks_gradients then return finish_own_step(t, site) end
-  if not t.optimizer or #t.losses == 0 then
-    errors.raise("wrong_state", "the job '" .. t.job .. "' has type 'train' but minimises no loss; call "
-      .. "flow.optimizer.SGD(0.1):minimize(loss) in its body, take flow.gradients for a step of your own, or give it "
-      .. "type = \"predict\"", site)
-  end
-  local this = t.optimizer
-  if t.scaled_by and t.scaled_by ~= this.loss_scale then
-    errors.raise("invalid_argument", "the job '" .. t.job .. "' asks for gradients by a dynamic loss scale that its "
-      .. "optimizer does not have, so it would never change; give " .. this.where .. " the same loss_scale_policy",
-      t.optimizer_site or site)
-  end
-
-  if t.config.indexed_slices then check_indexed_slices(t) end
+  check_minimised(t, site)
   local variables, owners = trained(t)
   warn_of_left_out(t, owners)
   warn_of_decay(t, owners, variables)
   warn_of_swapped(t, variables)
-  local wanted, losses, seeds = {}, {}, {}
-  for i, entry in ipairs(variables) do wanted[i] = entry.id end
-  for _, watched in ipairs(t.diff_watches) do wanted[#wanted + 1] = watched.blob.id end
-  local scaling = loss_scale.of(t, this.loss_scale)
-  for i, loss in ipairs(t.losses) do
-    losses[i] = loss.id
-    seeds[i] = scaling:seed(loss, "System-Train-Seed-" .. i)
-  end
-  local gradients = t.graph:gradients(losses, seeds, wanted)
 
-  if t.losses[1].shape:count() == 0 then
-    errors.raise("invalid_argument", ("%s: its loss '%s' is %s, and without an element there is nothing to learn "
-      .. "from; leave out the call for a batch of none"):format(t.job, t.losses[1].name, tostring(t.losses[1].shape)),
-      t.optimizer_site or site)
+  local parts, scaling = t.optimizer.parts, loss_scale.of(t, t.optimizer.loss_scale)
+  local gradients = differentiate(t, variables, scaling)
+  local watched, shows_gradient = {}, false  -- where it does, that is what the job may be for
+  for i, handle in ipairs(t.diff_watches) do
+    watched[handle] = gradients[#variables + i] or false
+    shows_gradient = shows_gradient or watched[handle]
   end
-  local scale = 1 / (t.losses[1].shape:count() * (scaling.factor or 1))
-  local rates, bias_rates, updates = {}, {}, {}
-  for _, part in ipairs(this.parts) do
-    rates[part] = part.scheduler:lower(t)
-    bias_rates[part] = part.bias_scheduler and part.bias_scheduler:lower(t) or rates[part]
-  end
-  for i, entry in ipairs(variables) do
-    if gradients[i] then
-      local part = owners[entry]
-      local rate = (entry.is_bias and bias_rates or rates)[part]
-      updates[#updates + 1] = update.new {
-        t = t, id = entry.id, name = entry.record.name, dtype = entry.record.dtype, shape = entry.record.shape,
-        gradient = gradients[i], rate = rate, part = part, regularizer = entry.regularizer or part.options.regularizer,
-        site = entry.record.site or "", finite = false, unscale = false,
-      }
-    end
-  end
-  local shows_gradient = false  -- which is then what the job is for
-  for i = #variables + 1, #wanted do shows_gradient = shows_gradient or gradients[i] end
+  local updates = updates_of(t, variables, owners, gradients)
   if #updates == 0 and not shows_gradient then refuse_idle(t, variables, t.optimizer_site or site) end
   share(t, updates)
   scaling:watch_over(updates)
-  for i, part in ipairs(this.parts) do
+  local scale = 1 / (t.losses[1].shape:count() * (scaling.factor or 1))
+  for i, part in ipairs(parts) do
     local own = {}
     for _, u in ipairs(updates) do own[#own + 1] = u.part == part and u or nil end
-    prepare(t, own, scale, part, #this.parts == 1 and "System-Train" or "System-Train-" .. i)
-    for _, u in ipairs(own) do part.rule(u, part.options) end
+    descend(t, own, scale, part, #parts == 1 and "System-Train" or "System-Train-" .. i)
   end
-
   move_statistics(t)
   count_step(t, updates, scaling:step(), site)
-  local watched = {}
-  for i, handle in ipairs(t.diff_watches) do watched[handle] = gradients[#variables + i] or false end
   return watched
 end
 
