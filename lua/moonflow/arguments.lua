@@ -131,6 +131,13 @@ local function is_callable(value)
 end
 arguments.is_callable = is_callable
 
+--- Raises where a value cannot be called. `wanted` begins the error: "flow.spawn wants a function".
+function arguments.check_callable(value, wanted)
+  if not is_callable(value) then
+    errors.raise("invalid_argument", wanted .. ", got " .. arguments.describe(value))
+  end
+end
+
 --- Is it a size of an axis that is not empty?
 function arguments.is_size(value)
   return is_integer(value) and value >= 1

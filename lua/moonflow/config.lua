@@ -58,13 +58,13 @@ end
 --- Receives the errors of callbacks and of runs nobody waits for, instead of raising them; nil raises again. What the
 --- handler itself raises is raised by whoever delivers, with the text of the error it was given, its field `given`.
 function config.on_error(handler)
-  if handler ~= nil and not arguments.is_callable(handler) then check("on_error", handler, "function") end
+  if handler ~= nil then arguments.check_callable(handler, "flow.config.on_error wants a function") end
   handlers.on_error = handler
 end
 
 --- Receives the warnings of the library; nil: standard error in script mode, nowhere in host mode.
 function config.log(sink)
-  if sink ~= nil and not arguments.is_callable(sink) then check("log", sink, "function") end
+  if sink ~= nil then arguments.check_callable(sink, "flow.config.log wants a function") end
   settings.sink = sink
 end
 

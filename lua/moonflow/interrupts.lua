@@ -44,9 +44,7 @@ local last  -- what a script has asked for
 --- @param action function?  without arguments; the one that was given last counts
 --- @error it is no function
 function interrupts.on_interrupt(action)
-  if action ~= nil and not arguments.is_callable(action) then
-    errors.raise("invalid_argument", "flow.on_interrupt wants a function, got " .. arguments.describe(action))
-  end
+  if action ~= nil then arguments.check_callable(action, "flow.on_interrupt wants a function") end
   last = action
 end
 

@@ -501,9 +501,7 @@ function Job:watch(name, handler)
   if type(name) ~= "string" then
     errors.raise("invalid_argument", "job:watch: the name must be a string, got " .. arguments.describe(name))
   end
-  if not arguments.is_callable(handler) then
-    errors.raise("invalid_argument", "job:watch: the handler must be a function, got " .. arguments.describe(handler))
-  end
+  arguments.check_callable(handler, "job:watch: the handler must be a function")
   self.plan:check_open()
   local handle = watch.new({ name = name }, handler, "the watch of '" .. name .. "' in " .. self.name)
   attach(self, name, handle)

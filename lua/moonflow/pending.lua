@@ -91,10 +91,7 @@ end
 
 -- Calls `handler` with the error if the run fails, or has failed.
 local function set_error_handler(self, handler)
-  if not arguments.is_callable(handler) then
-    errors.raise("invalid_argument", "the error handler of " .. self.plan.job_name .. " must be a function, got "
-      .. arguments.describe(handler))
-  end
+  arguments.check_callable(handler, "the error handler of " .. self.plan.job_name .. " must be a function")
   self.error_handler = handler
   if self.problem then
     handlers.call(handler, "the error handler of " .. self.plan.job_name, self.sequence, self.site, self.problem)
@@ -105,9 +102,7 @@ end
 --- @error a second callback; not a function
 function Pending:async_get(callback, on_error)
   arguments.check_self(self, Pending, "pending:async_get")
-  if not arguments.is_callable(callback) then
-    errors.raise("invalid_argument", what_of(self) .. " must be a function, got " .. arguments.describe(callback))
-  end
+  arguments.check_callable(callback, what_of(self) .. " must be a function")
   if self.attached then
     errors.raise("wrong_state", what_of(self) .. " is set already; a call has one callback")
   end

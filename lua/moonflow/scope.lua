@@ -20,10 +20,7 @@ local function within(stack, entry, body)
 end
 
 local function need_body(where, body)
-  if not arguments.is_callable(body) then
-    errors.raise("invalid_argument", where .. ": the last argument must be the function that runs in the scope, got "
-      .. arguments.describe(body))
-  end
+  arguments.check_callable(body, where .. ": the last argument must be the function that runs in the scope")
 end
 
 -- ---- placement ----------------------------------------------------------------------------------------------------

@@ -238,9 +238,7 @@ end
 --- @return Task        :done() tells whether it has ended; :await() gives what it returns, or raises what it raised
 --- @error not a function; outside of handlers, what the task has raised already
 function spawn.spawn(fn, ...)
-  if not arguments.is_callable(fn) then
-    errors.raise("invalid_argument", "flow.spawn wants a function, got " .. arguments.describe(fn))
-  end
+  arguments.check_callable(fn, "flow.spawn wants a function")
   local task = setmetatable({ what = "a task spawned at " .. (errors.site() or "?"), ended = false }, Task)
   task.thread = coroutine.create(body)
   advance(task, nil, task, fn, ...)

@@ -128,10 +128,7 @@ local function make_handler(where, dtype, handler, value)
     local prompt = handler or (value.name .. (value.site and " (" .. value.site .. ")" or "") .. ":")
     return function(array) print(prompt, array) end
   end
-  if not arguments.is_callable(handler) then
-    errors.raise("invalid_argument", where .. ": the handler must be a function or a prompt, got "
-      .. arguments.describe(handler))
-  end
+  arguments.check_callable(handler, where .. ": the handler must be a function or a prompt")
   if type(handler) == "function" then
     local info = debug.getinfo(handler, "u")
     if info.nparams and info.nparams > 1 then
@@ -269,10 +266,7 @@ end
 function watch.watch_scope(values, grads, body)
   local t = trace.need("flow.watch_scope")
   if body == nil and type(grads) == "function" then grads, body = nil, grads end
-  if not arguments.is_callable(body) then
-    errors.raise("invalid_argument", "flow.watch_scope: the last argument must be the function to watch, got "
-      .. arguments.describe(body))
-  end
+  arguments.check_callable(body, "flow.watch_scope: the last argument must be the function to watch")
   if not is_watcher(values) or not is_watcher(grads) then
     errors.raise("invalid_argument", "flow.watch_scope wants tables to fill or functions to call")
   end
