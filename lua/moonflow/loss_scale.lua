@@ -3,7 +3,6 @@
 
 local arguments = require "moonflow.arguments"
 local core = require "moonflow.core"
-local errors = require "moonflow.errors"
 local trace = require "moonflow.trace"
 local variable = require "moonflow.variable"
 
@@ -62,10 +61,8 @@ end
 --- What it does in the gradients that a body asks for itself.
 function loss_scale.for_body(t, policy, where)
   if policy.dynamic then
-    if t.type ~= "train" then
-      errors.raise("wrong_state", where .. ": a dynamic loss scale is that of a train job's optimizer, and the job '"
-        .. t.job .. "' has type 'predict'; a static_loss_scale serves in any")
-    end
+    t:need_training(where .. ": a dynamic loss scale is that of a train job's optimizer",
+      "; a static_loss_scale serves in any")
     t.scaled_by = policy
   end
   return loss_scale.of(t, policy)

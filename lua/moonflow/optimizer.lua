@@ -324,11 +324,7 @@ end
 
 -- ---- marking losses -----------------------------------------------------------------------------------------------
 
-local function need_training(t, where)
-  if t.type ~= "train" then
-    errors.raise("wrong_state", where .. ": the job '" .. t.job .. "' has type 'predict'; give it type = \"train\"")
-  end
-end
+local kTrains = "; give it type = \"train\""
 
 -- Raises unless a value can be a loss beside `first`, another one, if there is any.
 local function check_loss(loss, first, t, where)
@@ -363,7 +359,7 @@ end
 function optimizer.add_loss(loss, where)
   where = where or "flow.losses.add_loss"
   local t = trace.need(where)
-  need_training(t, where)
+  t:need_training(where, kTrains)
   check_loss(loss, t.losses[1], t, where)
   check_new(loss, t.losses, where)
   t.losses[#t.losses + 1] = loss
@@ -383,7 +379,7 @@ function Optimizer:minimize(loss, ...)
       "; several losses go to it as a list, and what is to be trained to the optimizer's 'variables'")
   end
   local t = trace.need(where)
-  need_training(t, where)
+  t:need_training(where, kTrains)
   if t.optimizer then
     errors.raise("wrong_state", where .. ": the job '" .. t.job .. "' already minimises its loss (since "
       .. (t.optimizer_site or "?") .. "). Losses that are to be added up go to minimize as a list, optimizers for "

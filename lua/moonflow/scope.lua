@@ -8,16 +8,7 @@ local trace = require "moonflow.trace"
 
 local scope = {}
 
-local function pop(stack, fine, ...)
-  stack[#stack] = nil
-  if not fine then error((...), 0) end
-  return ...
-end
-
-local function within(stack, entry, body)
-  stack[#stack + 1] = entry
-  return pop(stack, xpcall(body, errors.traced))
-end
+local within = trace.within
 
 local function need_body(where, body)
   arguments.check_callable(body, where .. ": the last argument must be the function that runs in the scope")

@@ -133,6 +133,26 @@ function Trace:run(body, ...)
   return finish(self, xpcall(begin, explained, self, body, ...))
 end
 
+local function popped(stack, fine, ...)
+  stack[#stack] = nil
+  if not fine then error((...), 0) end
+  return ...
+end
+
+--- Runs `body` with an entry on top of a stack of the trace, such as its namespaces, and gives what it returns. The
+--- entry goes also when the body raises.
+function trace.within(stack, entry, body)
+  stack[#stack + 1] = entry
+  return popped(stack, xpcall(body, errors.traced))
+end
+
+--- Raises where the job does not train. `advice` ends the error.
+function Trace:need_training(where, advice)
+  if self.type ~= "train" then
+    errors.raise("wrong_state", where .. ": the job '" .. self.job .. "' has type 'predict'" .. advice)
+  end
+end
+
 --- "Conv2d" of "conv2d", for names that are made up.
 local function kind_name(op)
   return (op:gsub("^%l", string.upper):gsub("_(%l)", function(letter) return letter:upper() end))

@@ -195,12 +195,8 @@ function watch.watch(value, ...)
   return finish(t.watches, value, handler, "the watch of '" .. value.name .. "'", options)
 end
 
-local function need_training(t, where)
-  if t.type ~= "train" then
-    errors.raise("wrong_state", where .. ": the job '" .. t.job .. "' has type 'predict', which minimises no loss; "
-      .. "flow.gradients(y, x) is a gradient in any job, and one of a loss wants type = \"train\"")
-  end
-end
+local kNoLoss = ", which minimises no loss; flow.gradients(y, x) is a gradient in any job, and one of a loss wants "
+  .. "type = \"train\""
 
 --- Calls `handler` with the gradient of the sum of the job's losses with respect to `blob`, each time the job runs.
 --- It is what autodiff gives: not divided by the number of losses, not regularised, not clipped, and with a loss scale
@@ -214,7 +210,7 @@ end
 --- @error as flow.watch; in a predict job
 function watch.watch_diff(value, ...)
   local t, handler, options = parse("flow.watch_diff", value, ...)
-  need_training(t, "flow.watch_diff")
+  t:need_training("flow.watch_diff", kNoLoss)
   return finish(t.diff_watches, value, handler, "the watch_diff of '" .. value.name .. "'", options)
 end
 
@@ -247,12 +243,6 @@ function Scope:note(value)
   end
 end
 
-local function pop(t, fine, ...)
-  table.remove(t.watch_scopes)
-  if not fine then error((...), 0) end
-  return ...
-end
-
 local function is_watcher(value)
   return value == nil or type(value) == "table" or arguments.is_callable(value)
 end
@@ -270,9 +260,8 @@ function watch.watch_scope(values, grads, body)
   if not is_watcher(values) or not is_watcher(grads) then
     errors.raise("invalid_argument", "flow.watch_scope wants tables to fill or functions to call")
   end
-  if grads then need_training(t, "flow.watch_scope with gradients") end
-  table.insert(t.watch_scopes, setmetatable({ values = values, grads = grads, noted = {} }, Scope))
-  return pop(t, xpcall(body, errors.traced))
+  if grads then t:need_training("flow.watch_scope with gradients", kNoLoss) end
+  return trace.within(t.watch_scopes, setmetatable({ values = values, grads = grads, noted = {} }, Scope), body)
 end
 
 return watch
