@@ -104,6 +104,14 @@ function arguments.suggestion(name, candidates)
   return near and "; did you mean '" .. near .. "'?" or ""
 end
 
+--- The keys of a table, in alphabetical order.
+function arguments.sorted_keys(of)
+  local keys = {}
+  for key in pairs(of) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  return keys
+end
+
 --- Some of a list of names, at most so many, and how many others there are: "a, b and 3 more".
 function arguments.some_of(names, most)
   local text = table.concat(names, ", ", 1, math.min(#names, most))

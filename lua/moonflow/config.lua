@@ -104,8 +104,7 @@ function config.load_library()
   errors.raise("unsupported", "flow.config.load_library: ops from shared libraries are not supported")
 end
 
-local names = {}
-for name in pairs(config) do names[#names + 1] = name end
+local names = arguments.sorted_keys(config)
 
 return setmetatable(config, {
   __index = function(_, name)

@@ -130,8 +130,7 @@ local train_options = {
   primary_lr = "number", secondary_lr = "number", loss_scale_factor = "number", model_update_conf = "table",
   num_gradient_accumulation_steps = "number",
 }
-local train_names = {}
-for name in pairs(train_options) do train_names[#train_names + 1] = name end
+local train_names = arguments.sorted_keys(train_options)
 
 local function colon_needed(object, name)
   errors.raise("invalid_argument", "use ':' to call it: " .. object .. ":" .. name .. "(...)")

@@ -60,9 +60,7 @@ end
 
 local function check_choice(signature, name, value, choices)
   if choices[value] then return end
-  local names = {}
-  for choice in pairs(choices) do names[#names + 1] = choice end
-  table.sort(names)
+  local names = arguments.sorted_keys(choices)
   signature:fail(": " .. name .. " must be one of " .. table.concat(names, ", ") .. ", got '" .. tostring(value) .. "'"
     .. arguments.suggestion(value, names))
 end

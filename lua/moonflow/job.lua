@@ -146,10 +146,7 @@ end
 
 --- The names of all jobs, in alphabetical order.
 function job.names()
-  local names = {}
-  for name in pairs(job.named) do names[#names + 1] = name end
-  table.sort(names)
-  return names
+  return arguments.sorted_keys(job.named)
 end
 
 --- The newest job of this name.

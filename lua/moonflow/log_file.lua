@@ -187,10 +187,7 @@ end
 
 -- What was given without a step is of the row that comes next.
 local function write_waiting(self, step)
-  local names = {}
-  for name in pairs(self.waiting) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do
+  for _, name in ipairs(arguments.sorted_keys(self.waiting)) do
     local write = self.waiting[name]
     self.waiting[name] = nil
     write(step)

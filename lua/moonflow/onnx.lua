@@ -126,10 +126,7 @@ end
 --- The names of the operators that a model may consist of, in their order.
 --- @return string[]
 function onnx.operators()
-  local names = {}
-  for name in pairs(all_operators()) do names[#names + 1] = name end
-  table.sort(names)
-  return names
+  return arguments.sorted_keys(all_operators())
 end
 
 -- Statistics are not learned by descent.

@@ -39,7 +39,6 @@ local function environment_is_utf8()
   return locale:upper():find("UTF%-?8") ~= nil
 end
 
--- "loss=0.25, step=3" of a table, in the order of the names.
 -- string.format, for which an array of one element is its number.
 local function formatted(text, ...)
   local values, count = { ... }, select("#", ...)
@@ -54,10 +53,9 @@ local function formatted(text, ...)
   return line
 end
 
+-- "loss=0.25, step=3" of a table, in the order of the names.
 local function table_text(values)
-  local names = {}
-  for name in pairs(values) do names[#names + 1] = name end
-  table.sort(names)
+  local names = arguments.sorted_keys(values)
   for i, name in ipairs(names) do
     local value = values[name]
     names[i] = name .. "=" .. (type(value) == "number" and ("%.4g"):format(value) or tostring(value))

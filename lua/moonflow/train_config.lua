@@ -18,9 +18,7 @@ end
 
 local function check_key(path, key, choices)
   if choices[key] then return end
-  local names = {}
-  for name in pairs(choices) do names[#names + 1] = name end
-  table.sort(names)
+  local names = arguments.sorted_keys(choices)
   local advice = arguments.suggestion(tostring(key), names)
   if advice == "" then advice = "; it has " .. (#names > 0 and table.concat(names, ", ") or "none") end
   refuse(path, "has no entry '%s'%s", tostring(key), advice)

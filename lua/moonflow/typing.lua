@@ -205,9 +205,7 @@ function typing.Dict(types)
   if type(types) ~= "table" or getmetatable(types) then
     errors.raise("invalid_argument", "Dict wants named types: tp.Dict { loss = tp.Numpy }")
   end
-  local names, texts = {}, {}
-  for name in pairs(types) do names[#names + 1] = name end
-  table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
+  local names, texts = arguments.sorted_keys(types), {}
   for i, name in ipairs(names) do
     texts[i] = tostring(name) .. " = " .. need_type(types[name], "Dict").text
   end

@@ -56,10 +56,7 @@ local function write_op(writer, node)
   writer:begin(node)
   local write = ops[node.op]
   if not write then
-    local known = {}
-    for op in pairs(ops) do known[#known + 1] = op end
-    table.sort(known)
-    writer:fail("has no counterpart in ONNX; there are " .. table.concat(known, ", "))
+    writer:fail("has no counterpart in ONNX; there are " .. table.concat(arguments.sorted_keys(ops), ", "))
   end
   local first, second = write(writer)
   if first then
