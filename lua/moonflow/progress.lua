@@ -63,6 +63,102 @@ local function table_text(values)
   return table.concat(names, ", ")
 end
 
+-- ---- the bar ------------------------------------------------------------------------------------------------------
+
+local Bar = {}
+Bar.__index = Bar
+
+-- How many steps of how many, the time, the rate, and what the script says.
+function Bar:numbers(now)
+  local done, total, elapsed = self.done, self.total, max(now - self.start, 1e-9)
+  local rate, said = done / elapsed, self.postfix and self.postfix() or self.said
+  local tail = rate_text(rate) .. (said and said ~= "" and ", " .. said or "")
+  if not total then return ("%d [%s, %s]"):format(done, time_text(elapsed), tail) end
+  local left = rate > 0 and time_text((total - done) / rate) or "?"
+  return ("%d/%d [%s<%s, %s]"):format(done, total, time_text(elapsed), left, tail)
+end
+
+-- Of a total that is known.
+function Bar:percent()
+  return self.total > 0 and floor(100 * self.done / self.total) or 100
+end
+
+function Bar:draw(now)
+  local line = self:numbers(now)
+  if self.total then
+    local before, after = ("%3d%%|"):format(min(100, self:percent())), "| " .. line
+    local cells = max(0, min(BAR_CELLS, self.columns - 1 - #self.head - #before - #after))
+    local share = self.total > 0 and min(1, self.done / self.total) or 1
+    line = before .. bar_text(share, cells, self.blocks) .. after
+  end
+  self.write("\r" .. self.head .. line .. "\27[K")
+  self.drawn, self.is_shown = now, true
+end
+
+function Bar:write_line(now)
+  local before = self.total and ("%3d%% "):format(self:percent()) or ""
+  self.write(self.head .. before .. self:numbers(now) .. "\n")
+  self.drawn = now
+end
+
+function Bar:begin()
+  if self.start then return end
+  self.start = self.clock()
+  if self.is_terminal then self:draw(self.start) else self.drawn = self.start end
+end
+
+function Bar:advance(steps)
+  self:begin()
+  self.done = self.done + steps
+  if not self.is_terminal and self.total then
+    local tenths = floor(self:percent() / 10)
+    if tenths > self.tenths then
+      self.tenths = tenths
+      self:write_line(self.clock())
+    end
+    return
+  end
+  local now = self.clock()
+  if self.is_terminal then
+    if now - self.drawn >= REDRAW_SECONDS then self:draw(now) end
+  elseif now - self.drawn >= LINE_SECONDS then
+    self:write_line(now)
+  end
+end
+
+function Bar:close()
+  if self.is_closed or not self.start then return end
+  self.is_closed = true
+  if self.is_terminal then
+    self:draw(self.clock())
+    self.write("\n")
+    self.is_shown = false
+  elseif not self.total then
+    self:write_line(self.clock())
+  end
+end
+
+-- A step is done when the loop asks for the next one.
+function Bar:pass(counter, ...)
+  if counter == nil then
+    self:close()
+    return nil
+  end
+  self.is_running = true
+  return counter, ...
+end
+
+function Bar:print(...)
+  if self.is_shown then self.write("\r\27[K") end
+  print(...)
+  if self.is_shown then
+    io.stdout:flush() -- before the bar comes back under it
+    self:draw(self.clock())
+  end
+end
+
+-- ---- flow.progress ------------------------------------------------------------------------------------------------
+
 local signature = arguments.signature("flow.progress", {
   { "iterator", "any" }, { "desc", "string", "" }, { "postfix", "callable?" }, { "total", "integer?" },
   -- For tests and for programs with an output of their own.
@@ -83,124 +179,26 @@ local signature = arguments.signature("flow.progress", {
 local function progress(...)
   local given = signature:parse(...)
   local inner = iterator.step_of(given.iterator, "flow.progress")
-  local total = given.total or iterator.count(given.iterator)
-  local write = given.write or function(text) io.stderr:write(text) end
-  local clock = given.clock or core.clock
-  local terminal = given.terminal
-  if terminal == nil then terminal = core.isatty(2) end
-  local columns = core.terminal_columns and terminal and core.terminal_columns(2) or 80
-  local blocks = environment_is_utf8()
-  local head = given.desc ~= "" and given.desc .. ": " or ""
-
-  local done, start, drawn, tenths, open = 0, nil, nil, 0, false
-  local postfix = ""
-
-  local function numbers(now)
-    local elapsed = max(now - start, 1e-9)
-    local rate = done / elapsed
-    local eta = total and (rate > 0 and time_text((total - done) / rate) or "?")
-    local tail = given.postfix and given.postfix() or postfix
-    return time_text(elapsed), eta, rate_text(rate), tail and tail ~= "" and ", " .. tail or ""
-  end
-
-  local function draw_bar(now)
-    local elapsed, eta, rate, tail = numbers(now)
-    local line
-    if total then
-      local share = total > 0 and min(1, done / total) or 1
-      local before = ("%s%3d%%|"):format(head, floor(share * 100))
-      local after = ("| %d/%d [%s<%s, %s%s]"):format(done, total, elapsed, eta, rate, tail)
-      local cells = max(0, min(BAR_CELLS, columns - 1 - #before - #after))
-      line = before .. bar_text(share, cells, blocks) .. after
-    else
-      line = ("%s%d [%s, %s%s]"):format(head, done, elapsed, rate, tail)
-    end
-    write("\r" .. line .. "\27[K")
-    drawn, open = now, true
-  end
-
-  local function plain_line(now)
-    local elapsed, eta, rate, tail = numbers(now)
-    if total then
-      write(("%s%3d%% %d/%d [%s<%s, %s%s]\n"):format(head, total > 0 and floor(100 * done / total) or 100, done, total,
-        elapsed, eta, rate, tail))
-    else
-      write(("%s%d [%s, %s%s]\n"):format(head, done, elapsed, rate, tail))
-    end
-    drawn = now
-  end
-
-  local function begin()
-    start = clock()
-    if terminal then draw_bar(start) else drawn = start end
-  end
-
-  local function advance(steps)
-    if not start then begin() end
-    done = done + steps
-    if not terminal and total then
-      local reached = total > 0 and floor(10 * done / total) or 10
-      if reached > tenths then
-        tenths = reached
-        plain_line(clock())
-      end
-      return
-    end
-    local now = clock()
-    if terminal then
-      if now - drawn >= REDRAW_SECONDS then draw_bar(now) end
-    elseif now - drawn >= LINE_SECONDS then
-      plain_line(now)
-    end
-  end
-
-  local closed = false
-  local function close()
-    if closed or not start then return end
-    closed = true
-    if terminal then
-      draw_bar(clock())
-      write("\n")
-      open = false
-    elseif not total then
-      plain_line(clock())
-    end
-  end
-
-  local running = false
-  local function pass(counter, ...)
-    if counter == nil then
-      if not start then begin() end
-      close()
-      return nil
-    end
-    running = true
-    return counter, ...
-  end
+  local is_terminal = given.terminal
+  if is_terminal == nil then is_terminal = core.isatty(2) end
+  local bar = setmetatable({
+    total = given.total or iterator.count(given.iterator), done = 0, tenths = 0, said = "", postfix = given.postfix,
+    head = given.desc ~= "" and given.desc .. ": " or "", is_terminal = is_terminal, blocks = environment_is_utf8(),
+    columns = core.terminal_columns and is_terminal and core.terminal_columns(2) or 80,
+    write = given.write or function(text) io.stderr:write(text) end, clock = given.clock or core.clock,
+  }, Bar)
   local function step()
-    if running then advance(1) elseif not start then begin() end
-    return pass(inner())
+    if bar.is_running then bar:advance(1) else bar:begin() end
+    return bar:pass(inner())
   end
-
-  local methods = {}
-  function methods.set(_, text, ...)
-    if type(text) == "table" then
-      postfix = table_text(text)
-    else
-      postfix = select("#", ...) > 0 and formatted(text, ...) or text
-    end
-  end
-  function methods.print(_, ...)
-    if open then write("\r\27[K") end
-    print(...)
-    if open then
-      io.stdout:flush() -- before the bar comes back under it
-      draw_bar(clock())
-    end
-  end
-  function methods.update(_, steps) advance(steps or 1) end
-  function methods.close() close() end
-  return iterator.new(total, step, methods)
+  return iterator.new(bar.total, step, {
+    set = function(_, text, ...)
+      bar.said = type(text) == "table" and table_text(text) or select("#", ...) > 0 and formatted(text, ...) or text
+    end,
+    print = function(_, ...) bar:print(...) end,
+    update = function(_, steps) bar:advance(steps or 1) end,
+    close = function() bar:close() end,
+  })
 end
 
 return progress

@@ -66,6 +66,13 @@ describe("progress", function()
     assert.truthy(written[#written - 1]:find("i=999, loss=0.5", 1, true))
   end)
 
+  it("rounds its percent once", function()
+    local bar = shown(100, { terminal = true })
+    bar:update(29)  -- 0.29 * 100 is less than 29
+    bar:close()
+    assert.truthy(written[#written - 1]:find(" 29%|", 1, true), written[#written - 1])
+  end)
+
   it("asks for its text only when it draws", function()
     local asked = 0
     for _ in shown(100, { terminal = false, postfix = function() asked = asked + 1 return "x" .. asked end }) do end
