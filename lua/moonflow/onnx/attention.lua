@@ -70,13 +70,13 @@ local function allowed_keys(node, queries, keys, past)
   local row = places(node, queries, { 1, 1, queries, 1 }, "queries")
   if lengths then lengths = node:reshape(node:cast(lengths, "int64", "lengths"), { -1, 1, 1, 1 }, "lengths") end
   if past then
-    row = node:apply("add", { row, node:filled(past.shape[2], "int64") }, nil, "rows")
+    row = node:add(row, node:filled(past.shape[2], "int64"), "rows")
   elseif lengths then
     local first = node:apply("subtract", { lengths, node:filled(queries, "int64") }, nil, "first_rows")
-    row = node:apply("add", { row, first }, nil, "rows")
+    row = node:add(row, first, "rows")
   end
   local function bounded(word, by, op)
-    local bound = by == 0 and row or node:apply("add", { row, node:filled(by, "int64") }, nil, word .. "_bounds")
+    local bound = by == 0 and row or node:add(row, node:filled(by, "int64"), word .. "_bounds")
     return node:apply(op, { column, bound }, nil, word)
   end
   local allowed = is_causal and bounded("before", 0, "less_equal") or nil

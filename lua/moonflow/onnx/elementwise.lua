@@ -35,42 +35,33 @@ end
 
 function operators.Elu(node) return node:apply("elu", { node:input(1) }, { alpha = node:float("alpha", 1) }) end
 
---- x times a number, of x's dtype.
-local function scaled(node, x, number, word)
-  return node:apply("multiply", { x, node:filled(number, x.dtype) }, nil, word)
-end
-
-local function shifted(node, x, number, word)
-  return node:apply("add", { x, node:filled(number, x.dtype) }, nil, word)
-end
-
 function operators.Selu(node)
   local gamma = node:float("gamma", 1.05070102214813232421875)
   local alpha = node:float("alpha", 1.67326319217681884765625)
-  return scaled(node, node:apply("elu", { node:input(1) }, { alpha = alpha }, "elu"), gamma)
+  return node:multiply(node:apply("elu", { node:input(1) }, { alpha = alpha }, "elu"), gamma)
 end
 
 function operators.Celu(node)
   local alpha = node:float("alpha", 1)
   if alpha <= 0 then node:fail("alpha = " .. alpha .. " is not supported, only those above 0") end
-  return scaled(node, node:apply("elu", { scaled(node, node:input(1), 1 / alpha, "inner") }, nil, "elu"), alpha)
+  return node:multiply(node:apply("elu", { node:multiply(node:input(1), 1 / alpha, "inner") }, nil, "elu"), alpha)
 end
 
 -- That of mobile networks, whose slope is 1/6, has an op of its own.
 function operators.HardSigmoid(node)
   local x, alpha, beta = node:input(1), node:float("alpha", 0.2), node:float("beta", 0.5)
   if math.abs(alpha - 1 / 6) < 1e-7 and beta == 0.5 then return node:apply("hardsigmoid", { x }) end
-  local line = shifted(node, scaled(node, x, alpha, "scale"), beta, "shift")
+  local line = node:add(node:multiply(x, alpha, "scale"), beta, "shift")
   return node:apply("clip_by_value", { line }, { min = 0, max = 1 })
 end
 
 -- By tanh: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))).
 local function gelu_by_tanh(node, x)
   local square = node:apply("square", { x }, nil, "square")
-  local factor = shifted(node, scaled(node, square, 0.044715, "cubic"), 1, "factor")
-  local inner = scaled(node, node:apply("multiply", { x, factor }, nil, "product"), math.sqrt(2 / math.pi), "inner")
-  local weight = shifted(node, node:apply("tanh", { inner }, nil, "tanh"), 1, "weight")
-  return node:apply("multiply", { scaled(node, x, 0.5, "half"), weight })
+  local factor = node:add(node:multiply(square, 0.044715, "cubic"), 1, "factor")
+  local inner = node:multiply(node:multiply(x, factor, "product"), math.sqrt(2 / math.pi), "inner")
+  local weight = node:add(node:apply("tanh", { inner }, nil, "tanh"), 1, "weight")
+  return node:multiply(node:multiply(x, 0.5, "half"), weight)
 end
 
 function operators.Gelu(node)
@@ -82,7 +73,7 @@ end
 
 function operators.Softsign(node)
   local x = node:input(1)
-  return node:apply("divide", { x, shifted(node, node:apply("abs", { x }, nil, "abs"), 1, "shift") })
+  return node:apply("divide", { x, node:add(node:apply("abs", { x }, nil, "abs"), 1, "shift") })
 end
 
 function operators.ThresholdedRelu(node)
@@ -100,9 +91,7 @@ function operators.PRelu(node)
     slope = node:reshape(slope, sizes, "slope")
   end
   local below = node:apply("minimum", { x, node:filled(0, x.dtype) }, nil, "below")
-  return node:apply("add", {
-    node:apply("relu", { x }, nil, "above"), node:apply("multiply", { below, slope }, nil, "scaled"),
-  })
+  return node:add(node:apply("relu", { x }, nil, "above"), node:multiply(below, slope, "scaled"))
 end
 
 function operators.IsInf(node)
@@ -124,7 +113,7 @@ function operators.Shrink(node)
   local x, limit, bias = node:input(1), node:float("lambd", 0.5), node:float("bias", 0)
   local above = node:apply("greater", { x, node:filled(limit, x.dtype) }, nil, "above")
   local below = node:apply("less", { x, node:filled(-limit, x.dtype) }, nil, "below")
-  local lowered, raised = shifted(node, x, -bias, "lowered"), shifted(node, x, bias, "raised")
+  local lowered, raised = node:add(x, -bias, "lowered"), node:add(x, bias, "raised")
   local rest = node:apply("where", { below, raised, node:filled(0, x.dtype) }, nil, "rest")
   return node:apply("where", { above, lowered, rest })
 end
@@ -198,9 +187,8 @@ local function truncated_quotient(node, a, b)
   if a.dtype == "uint8" then return node:apply("floordiv", { a, b }) end
   local size = node:apply("floordiv", { node:apply("abs", { a }, nil, "a"), node:apply("abs", { b }, nil, "b") }, nil,
     "size")
-  local sign = node:apply("multiply", { node:apply("sign", { a }, nil, "a_sign"), node:apply("sign", { b }, nil,
-    "b_sign") }, nil, "sign")
-  return node:apply("multiply", { size, sign })
+  local sign = node:multiply(node:apply("sign", { a }, nil, "a_sign"), node:apply("sign", { b }, nil, "b_sign"), "sign")
+  return node:multiply(size, sign)
 end
 
 function operators.Div(node)
@@ -215,7 +203,7 @@ function operators.Mod(node)
   if node:int("fmod", 0) == 0 or a.dtype == "uint8" then return node:apply("mod", { a, b }) end
   local size = node:apply("mod", { node:apply("abs", { a }, nil, "a"), node:apply("abs", { b }, nil, "b") }, nil,
     "size")
-  return node:apply("multiply", { size, node:apply("sign", { a }, nil, "sign") })
+  return node:multiply(size, node:apply("sign", { a }, nil, "sign"))
 end
 
 -- The number that all elements of a value are known to be, or nil.
@@ -230,7 +218,7 @@ local function product_of(node, x, power)
   for bit = 0, 5 do
     if bit > 0 and power >= 2 ^ bit then square = node:apply("square", { square }, nil, "power_" .. 2 ^ bit) end
     if math.floor(power / 2 ^ bit) % 2 == 1 then
-      result = result and node:apply("multiply", { result, square }, nil, "product_" .. bit) or square
+      result = result and node:multiply(result, square, "product_" .. bit) or square
     end
   end
   return result
@@ -271,7 +259,7 @@ function operators.Min(node) return folded(node, "minimum", node:all_inputs()) e
 
 function operators.Mean(node)
   local values = node:all_inputs()
-  return scaled(node, folded(node, "add", values), 1 / #values, "mean")
+  return node:multiply(folded(node, "add", values), 1 / #values, "mean")
 end
 
 function operators.Where(node) return node:apply("where", { node:input(1), node:input(2), node:input(3) }) end
@@ -392,7 +380,7 @@ function operators.MeanVarianceNormalization(node)
   local over = { axis = node:axes_of(node:ints("axes", { 0, 2, 3 }), #x.shape), keepdims = true }
   local centred = node:apply("subtract", { x, node:apply("reduce_mean", { x }, over, "mean") }, nil, "centred")
   local variance = node:apply("reduce_mean", { squared(node, centred) }, over, "variance")
-  local deviation = shifted(node, node:apply("sqrt", { variance }, nil, "root"), 1e-9, "deviation")
+  local deviation = node:add(node:apply("sqrt", { variance }, nil, "root"), 1e-9, "deviation")
   return node:apply("divide", { centred, deviation })
 end
 
@@ -403,7 +391,7 @@ function operators.LpNormalization(node)
   local powers = p == 1 and absolute(node, x) or squared(node, x)
   local sum = node:apply("reduce_sum", { powers }, { axis = { axis }, keepdims = true }, "sum")
   local norm = p == 1 and sum or node:apply("sqrt", { sum }, nil, "norm")
-  return node:apply("multiply", { x, node:apply("reciprocal_no_nan", { norm }, nil, "factor") })
+  return node:multiply(x, node:apply("reciprocal_no_nan", { norm }, nil, "factor"))
 end
 
 return operators

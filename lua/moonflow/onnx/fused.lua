@@ -9,34 +9,31 @@ local onnx_layers = require "moonflow.onnx.layers"
 
 local operators = {}
 
-local function sum(node, a, b, word) return node:apply("add", { a, b }, nil, word) end
-local function product(node, a, b, word) return node:apply("multiply", { a, b }, nil, word) end
-
 -- ---- activations --------------------------------------------------------------------------------------------------
 
 function operators.Gelu(node) return node:apply("gelu", { node:input(1) }) end
 
-function operators.BiasGelu(node) return node:apply("gelu", { sum(node, node:input(1), node:input(2), "sum") }) end
+function operators.BiasGelu(node) return node:apply("gelu", { node:add(node:input(1), node:input(2), "sum") }) end
 
 function operators.FastGelu(node)
   local x, bias = node:input(1), node:optional(2)
-  return onnx_elementwise.Gelu(node:taking({ bias and sum(node, x, bias, "sum") or x },
+  return onnx_elementwise.Gelu(node:taking({ bias and node:add(x, bias, "sum") or x },
     { approximate = { s = "tanh" } }))
 end
 
 -- x * sigmoid(alpha * x)
 function operators.QuickGelu(node)
   local x = node:input(1)
-  local inner = product(node, x, node:filled(node:float("alpha", 1.702), x.dtype), "scaled")
-  return product(node, x, node:apply("sigmoid", { inner }, nil, "gate"))
+  local inner = node:multiply(x, node:float("alpha", 1.702), "scaled")
+  return node:multiply(x, node:apply("sigmoid", { inner }, nil, "gate"))
 end
 
 -- ---- sums of a residual net, and their norms ----------------------------------------------------------------------
 
 -- The norm of input + skip + bias, which is also the last output; `apply` takes a node of the values of the norm.
 local function of_sum(node, bias, apply, ...)
-  local all = sum(node, node:input(1), node:input(2), "sum")
-  if bias then all = sum(node, all, bias, "biased") end
+  local all = node:add(node:input(1), node:input(2), "sum")
+  if bias then all = node:add(all, bias, "biased") end
   return apply(node:taking { all, ... }), nil, nil, all
 end
 
@@ -67,8 +64,8 @@ function operators.EmbedLayerNormalization(node)
   if not places then
     places = node:apply("range", {}, { start = 0, stop = words.shape[1], dtype = words.dtype }, "places")
   end
-  all = sum(node, all, rows(node:input(4), places), "placed")
-  if kinds and node:optional(5) then all = sum(node, all, rows(node:input(5), kinds), "of_kinds") end
+  all = node:add(all, rows(node:input(4), places), "placed")
+  if kinds and node:optional(5) then all = node:add(all, rows(node:input(5), kinds), "of_kinds") end
   local counts
   if node:is_wanted(2) then
     counts = mask and node:apply("reduce_sum", { mask }, { axis = { 1 } }, "counts")
@@ -94,13 +91,13 @@ function operators.FusedMatMul(node)
     return node:swapped(x, rank - 2, rank - 1, "turned_" .. name:lower())
   end
   local y = onnx_layers.MatMul(node:taking { turned(a, "A"), turned(b, "B") })
-  return alpha == 1 and y or product(node, y, node:filled(alpha, y.dtype), "scaled")
+  return alpha == 1 and y or node:multiply(y, alpha, "scaled")
 end
 
 -- A convolution, to which a fourth input is added, with an activation behind it.
 function operators.FusedConv(node)
   local y, other = onnx_layers.Conv(node:taking { node:input(1), node:input(2), node:optional(3) }), node:optional(4)
-  if other then y = sum(node, y, other, "with_other") end
+  if other then y = node:add(y, other, "with_other") end
   local name, parameters = node:text("activation", ""), node:floats("activation_params", {})
   if name == "" then return y end
   if name == "Clip" then
@@ -150,7 +147,7 @@ end
 function operators.Attention(node)
   local x, heads = node:input(1), node:need(node:int("num_heads"), "num_heads")
   node:expect("do_rotary", "i", 0)
-  local rows = sum(node, onnx_layers.MatMul(node:taking { x, node:input(2) }), node:input(3), "rows")
+  local rows = node:add(onnx_layers.MatMul(node:taking { x, node:input(2) }), node:input(3), "rows")
   local width = rows.shape[2] / 3
   local widths = node:ints("qkv_hidden_sizes", { width, width, width })
   local parts, first = {}, 0
@@ -186,10 +183,10 @@ function operators.MultiHeadAttention(node)
   end
   if bias then
     local width, value_width = query.shape[2], bias.shape[0] - 2 * query.shape[2]
-    query = sum(node, query, columns(node, bias, 0, width, "query_bias"), "query_biased")
+    query = node:add(query, columns(node, bias, 0, width, "query_bias"), "query_biased")
     if #key.shape == 3 then
-      key = sum(node, key, columns(node, bias, width, width, "key_bias"), "key_biased")
-      value = sum(node, value, columns(node, bias, 2 * width, value_width, "value_bias"), "value_biased")
+      key = node:add(key, columns(node, bias, width, width, "key_bias"), "key_biased")
+      value = node:add(value, columns(node, bias, 2 * width, value_width, "value_bias"), "value_biased")
     end
   end
   local past = node:optional(7)
@@ -256,7 +253,7 @@ function operators.RotaryEmbedding(node)
   local length = #x.shape == 4 and x.shape[2] or x.shape[1]
   if at.shape:count() == 1 and (#at.shape ~= 2 or length ~= 1) then
     local steps = node:apply("range", {}, { start = 0, stop = length, dtype = at.dtype }, "steps")
-    at = node:reshape(sum(node, node:reshape(at, {}, "first"), steps, "places"), { 1, length }, "places_row")
+    at = node:reshape(node:add(node:reshape(at, {}, "first"), steps, "places"), { 1, length }, "places_row")
     at = node:spread(at, { x.shape[0], length }, "places_rows")
   end
   return onnx_attention.RotaryEmbedding(node:taking { x, node:input(3), node:input(4), at })
@@ -282,7 +279,7 @@ function operators.MatMulNBits(node)
       local sixteen = node:filled(16, "float32")
       local high = node:apply("floor", { node:apply("divide", { wide, sixteen }, nil, word .. "_part") }, nil,
         word .. "_high")
-      local low = node:apply("subtract", { wide, product(node, high, sixteen, word .. "_most") }, nil, word .. "_low")
+      local low = node:apply("subtract", { wide, node:multiply(high, sixteen, word .. "_most") }, nil, word .. "_low")
       local sizes = bytes.shape:table()
       sizes[#sizes + 1] = 1
       wide = node:apply("concat", { node:reshape(low, sizes, word .. "_lows"), node:reshape(high, sizes,
@@ -303,7 +300,7 @@ function operators.MatMulNBits(node)
     zero = node:reshape(node:cut(all, 1, 0, blocks, "zeros_cut"), { rows, blocks, 1 }, "zero")
   end
   places = node:apply("subtract", { places, zero }, nil, "moved")
-  local weight = product(node, places, node:cast(scales, "float32", "scales_wide"), "scaled")
+  local weight = node:multiply(places, node:cast(scales, "float32", "scales_wide"), "scaled")
   weight = node:reshape(weight, { rows, blocks * size }, "padded")
   if blocks * size > columns_ then weight = node:cut(weight, 1, 0, columns_, "weight") end
   weight = node:cast(weight, x.dtype, "weight_cast")

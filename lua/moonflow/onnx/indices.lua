@@ -39,7 +39,7 @@ local function coordinates(node, indices, x, first)
   for i = 1, depth do sizes[i] = x.shape[first + i - 1] end
   local ends = node:cast(node.array(sizes, "int64"), indices.dtype)
   local below = node:apply("less", { indices, node:filled(0, indices.dtype) }, nil, "below")
-  return node:apply("where", { below, node:apply("add", { indices, ends }, nil, "moved"), indices }, nil, "indices")
+  return node:apply("where", { below, node:add(indices, ends, "moved"), indices }, nil, "indices")
 end
 
 -- In an array of these sizes each element's own place along one axis, in a column.
@@ -131,7 +131,7 @@ local function reduced_by_place(node, op, x, places, updates)
   local strides, stride = {}, 1
   for i = depth, 1, -1 do strides[i], stride = stride, stride * x.shape[i - 1] end
   local wide = node:cast(places, "int64", "places_wide")
-  local lines = node:apply("multiply", { wide, node.array(strides, "int64") }, nil, "lines")
+  local lines = node:multiply(wide, node.array(strides, "int64"), "lines")
   local line = node:apply("reduce_sum", { lines }, { axis = { 1 }, keepdims = false }, "line")
   local order = node:apply("argsort", { line }, { direction = "ASCENDING" }, "order")
   local function ordered(value, word)

@@ -457,8 +457,8 @@ end
 -- x * scale + bias, for each channel.
 local function scaled_by_channel(node, x, scale, bias)
   local rank = #x.shape
-  local product = node:apply("multiply", { x, on_channels(node, scale, rank, "scale") }, nil, "product")
-  return node:apply("add", { product, on_channels(node, bias, rank, "shift") })
+  local product = node:multiply(x, on_channels(node, scale, rank, "scale"), "product")
+  return node:add(product, on_channels(node, bias, rank, "shift"))
 end
 
 -- Rows of mean 0 and variance 1; a row is everything from `axis` on.
@@ -513,7 +513,7 @@ function operators.RMSNormalization(node)
   local row = node:apply("layer_norm_core", { x, false, false }, {
     begin_norm_axis = node:axis_of(node:int("axis", -1), #x.shape), epsilon = node:float("epsilon", 1e-5),
     centred = false }, "row")
-  return node:apply("multiply", { row, node:input(2) })
+  return node:multiply(row, node:input(2))
 end
 
 function operators.LRN(node)
@@ -526,7 +526,7 @@ end
 -- ---- matrix products ----------------------------------------------------------------------------------------------
 
 local function times(node, x, number, word)
-  return number == 1 and x or node:apply("multiply", { x, node:filled(number, x.dtype) }, nil, word)
+  return number == 1 and x or node:multiply(x, number, word)
 end
 
 -- A bias of one number for each column is added as layers do it, so that a plan computes both in one step.

@@ -292,6 +292,17 @@ function Node:filled(number, dtype, shape)
   return self:apply("constant", {}, { value = number, dtype = dtype, shape = shape or {} }, "fill")
 end
 
+-- A number beside a value is one of its dtype.
+local function operand(self, x, other)
+  return type(other) == "number" and self:filled(other, x.dtype) or other
+end
+
+--- The sum with another value, or a number.
+function Node:add(x, other, word) return self:apply("add", { x, operand(self, x, other) }, nil, word) end
+
+--- The product with another value, or a number.
+function Node:multiply(x, other, word) return self:apply("multiply", { x, operand(self, x, other) }, nil, word) end
+
 --- An ndarray out of a list of numbers.
 function Node.array(list, dtype)
   if #list == 0 then return core.zeros(dtype, { 0 }) end
@@ -342,7 +353,7 @@ end
 --- Indices of an axis of `size`, which may count from its end, as such that do not.
 function Node:from_the_start(indices, size)
   local below = self:apply("less", { indices, self:filled(0, indices.dtype) }, nil, "below")
-  local moved = self:apply("add", { indices, self:filled(size, indices.dtype) }, nil, "moved")
+  local moved = self:add(indices, size, "moved")
   return self:apply("where", { below, moved, indices }, nil, "indices")
 end
 

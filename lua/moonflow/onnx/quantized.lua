@@ -44,7 +44,7 @@ end
 -- round(places) + zero, halves to the even number, and the nearest there is in this dtype.
 local function settled(node, places, zero, dtype)
   places = node:apply("round", { places }, nil, "rounded")
-  if zero then places = node:apply("add", { places, node:cast(zero, "float32", "zero_wide") }, nil, "moved") end
+  if zero then places = node:add(places, node:cast(zero, "float32", "zero_wide"), "moved") end
   local cut = node:apply("clip_by_value", { places }, { min = dtypes.least[dtype], max = dtypes.most[dtype] }, "cut")
   local settled_places = node:apply("cast", { cut }, { dtype = dtype })
   node.reading.floats[settled_places] = cut
@@ -81,8 +81,7 @@ function operators.DequantizeLinear(node)
     zero = aligned(node, x, node:cast(zero, "float32", "zero_wide"), "zero_point")
     wide = node:apply("subtract", { wide, zero }, nil, "moved")
   end
-  local y = node:apply("multiply", { wide, aligned(node, x, node:cast(scale, "float32", "scale_wide"), "scale") }, nil,
-    "scaled")
+  local y = node:multiply(wide, aligned(node, x, node:cast(scale, "float32", "scale_wide"), "scale"), "scaled")
   return node:cast(y, dtype)
 end
 
@@ -172,9 +171,9 @@ local function rescaled(node, sums, one, other, axis, scale, zero)
       "shape_mismatch")
   end
   other = number_or_line(node, node:cast(other, "float32", "other_wide"), #sums.shape, axis, "other_scale")
-  local both = node:apply("multiply", { single(node, one, "one_scale"), other }, nil, "scales")
+  local both = node:multiply(single(node, one, "one_scale"), other, "scales")
   local factor = node:apply("divide", { both, single(node, scale, "scale") }, nil, "factor")
-  local places = node:apply("multiply", { node:cast(sums, "float32", "sums"), factor }, nil, "places")
+  local places = node:multiply(node:cast(sums, "float32", "sums"), factor, "places")
   if not is_quantized[zero.dtype] then node:fail("it gives " .. zero.dtype .. ", only int8 and uint8 are supported") end
   return settled(node, places, node:reshape(zero, {}, "zero"), zero.dtype)
 end
@@ -198,7 +197,7 @@ local function real(node, i, word)
   local x, zero = node:input(i), node:optional(i + 2)
   local y = in_floats(node, x, word .. "_wide")
   if zero then y = node:apply("subtract", { y, single(node, zero, word .. "_zero") }, nil, word .. "_moved") end
-  return node:apply("multiply", { y, single(node, node:input(i + 1), word .. "_scale") }, nil, word)
+  return node:multiply(y, single(node, node:input(i + 1), word .. "_scale"), word)
 end
 
 -- The places of y, whose scale and zero point are the i-th input and the one behind it.
@@ -265,15 +264,15 @@ function own.QGemm(node)
   local b = without_zero(node, node:input(4), node:optional(6), turns_b and 0 or 1, "float32", "b")
   local b_scale = node:cast(node:input(5), "float32", "b_scale_wide")
   local y = node:apply("matmul", { real(node, 1, "a"),
-    node:apply("multiply", { b, number_or_line(node, b_scale, 2, turns_b and 0 or 1, "b_scale") }, nil, "b") },
+    node:multiply(b, number_or_line(node, b_scale, 2, turns_b and 0 or 1, "b_scale"), "b") },
     { transpose_a = node:int("transA", 0) ~= 0, transpose_b = turns_b }, "product")
   if bias then
-    local worth = node:apply("multiply", { single(node, node:input(2), "a_worth"), b_scale }, nil, "worth")
-    bias = node:apply("multiply", { node:cast(bias, "float32", "bias_wide"), worth }, nil, "bias")
-    y = node:apply("add", { y, bias }, nil, "sum")
+    local worth = node:multiply(single(node, node:input(2), "a_worth"), b_scale, "worth")
+    bias = node:multiply(node:cast(bias, "float32", "bias_wide"), worth, "bias")
+    y = node:add(y, bias, "sum")
   end
   local alpha = node:float("alpha", 1)
-  if alpha ~= 1 then y = node:apply("multiply", { y, node:filled(alpha, "float32") }, nil, "scaled") end
+  if alpha ~= 1 then y = node:multiply(y, node:filled(alpha, "float32"), "scaled") end
   return node:optional(8) and quantized(node, y, 8) or y
 end
 
@@ -290,7 +289,7 @@ function own.DynamicQuantizeLSTM(node)
     end
     local wide = node:cast(x, "float32", word .. "_wide")
     if zero then wide = node:apply("subtract", { wide, spread(zero, word .. "_zero") }, nil, word .. "_moved") end
-    wide = node:apply("multiply", { wide, spread(factor, word .. "_scale") }, nil, word .. "_scaled")
+    wide = node:multiply(wide, spread(factor, word .. "_scale"), word .. "_scaled")
     return node:swapped(wide, 1, 2, word)
   end
   local values = {}

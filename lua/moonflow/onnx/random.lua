@@ -62,7 +62,7 @@ function operators.Multinomial(node)
     return node:apply("negative", { node:apply("log", { value }, nil, word .. "_log") }, nil, word)
   end
   local noise = minus_log(minus_log(u, "exponential"), "gumbel")
-  local sum = node:apply("add", { node:reshape(x, { batch, 1, classes }, "rows"), noise }, nil, "sum")
+  local sum = node:add(node:reshape(x, { batch, 1, classes }, "rows"), noise, "sum")
   return node:cast(node:apply("argmax", { sum }, { axis = 2 }, "places"), dtype)
 end
 

@@ -131,8 +131,6 @@ local function recurrent(node, count, state_count, step)
   return batch_first and node:transpose(y, { 2, 0, 1, 3 }) or y, unpack(ends)
 end
 
-local function sum(node, a, b, word) return node:apply("add", { a, b }, nil, word) end
-local function product(node, a, b, word) return node:apply("multiply", { a, b }, nil, word) end
 local function sigmoid(node, x, word) return node:apply("sigmoid", { x }, nil, word) end
 local function tanh(node, x, word) return node:apply("tanh", { x }, nil, word) end
 
@@ -142,7 +140,7 @@ function operators.RNN(node)
   check_activations(node, { name })
   return recurrent(node, 1, 1, function(inputs, weights, states)
     local back = layer(node, states[1], weights.recurrence, weights.bias, "back")
-    return { node:apply(name:lower(), { sum(node, inputs, back, "sum") }, nil, "state") }
+    return { node:apply(name:lower(), { node:add(inputs, back, "sum") }, nil, "state") }
   end)
 end
 
@@ -160,16 +158,16 @@ function operators.GRU(node)
       weights.last = { weight = part(weights.recurrence, 2, 1), bias = part(weights.bias, 2, 1) }
     end
     local back = layer(node, state, weights.both.weight, weights.both.bias, "back")
-    local gates = sigmoid(node, sum(node, node:cut(inputs, 1, 0, 2 * size, "gates_in"), back, "gates_sum"), "gates")
+    local gates = sigmoid(node, node:add(node:cut(inputs, 1, 0, 2 * size, "gates_in"), back, "gates_sum"), "gates")
     local update, reset = gate(node, gates, 0, size, "update"), gate(node, gates, 1, size, "reset")
-    local kept = resets_product and state or product(node, reset, state, "kept")
+    local kept = resets_product and state or node:multiply(reset, state, "kept")
     local memory = layer(node, kept, weights.last.weight, weights.last.bias, "memory")
-    if resets_product then memory = product(node, reset, memory, "reset_memory") end
-    local candidate = tanh(node, sum(node, gate(node, inputs, 2, size, "candidate_in"), memory, "candidate_sum"),
+    if resets_product then memory = node:multiply(reset, memory, "reset_memory") end
+    local candidate = tanh(node, node:add(gate(node, inputs, 2, size, "candidate_in"), memory, "candidate_sum"),
       "candidate")
     -- (1 - update) * candidate + update * state
     local difference = node:apply("subtract", { state, candidate }, nil, "difference")
-    return { sum(node, candidate, product(node, update, difference, "change"), "state") }
+    return { node:add(candidate, node:multiply(update, difference, "change"), "state") }
   end)
 end
 
@@ -179,20 +177,20 @@ function operators.LSTM(node)
   node:expect("input_forget", "i", 0)
   return recurrent(node, 4, 2, function(inputs, weights, states, size)
     local back = layer(node, states[1], weights.recurrence, weights.bias, "back")
-    local gates = sum(node, inputs, back, "gates")
+    local gates = node:add(inputs, back, "gates")
     local function open(place, word, cell)
       local sums = gate(node, gates, place, size, word .. "_gate")
       if weights.peepholes then
         local looked = node:cut(weights.peepholes, 0, place * size, size, word .. "_peephole")
-        sums = sum(node, sums, product(node, cell, looked, word .. "_looked"), word .. "_sums")
+        sums = node:add(sums, node:multiply(cell, looked, word .. "_looked"), word .. "_sums")
       end
       return sigmoid(node, sums, word)
     end
     local before = states[2]
-    local new = product(node, open(0, "input", before), tanh(node, gate(node, gates, 3, size, "cell_gate"), "new"),
+    local new = node:multiply(open(0, "input", before), tanh(node, gate(node, gates, 3, size, "cell_gate"), "new"),
       "written")
-    local cell = sum(node, product(node, open(2, "forget", before), before, "kept"), new, "cell")
-    return { product(node, open(1, "output", cell), tanh(node, cell, "shown"), "state"), cell }
+    local cell = node:add(node:multiply(open(2, "forget", before), before, "kept"), new, "cell")
+    return { node:multiply(open(1, "output", cell), tanh(node, cell, "shown"), "state"), cell }
   end)
 end
 

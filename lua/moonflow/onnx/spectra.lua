@@ -75,7 +75,7 @@ function operators.STFT(node)
   end
   local y = frames.cut(node, node:reshape(x, { batch, length, parts }, "signal"), size, step, "frames")
   local count = y.shape[1]
-  if window then y = node:apply("multiply", { y, node:along(window, 4, 2, "window") }, nil, "windowed") end
+  if window then y = node:multiply(y, node:along(window, 4, 2, "window"), "windowed") end
   y = node:reshape(y, { batch * count, size, parts }, "rows")
   y = is_half(node, 1, parts) and fourier.of_real(node, real(node, y), size, "spectra")
     or fourier.forward(node, complex(node, y), "spectra")
