@@ -64,7 +64,7 @@ local function clip_by_global_norm(t, updates, clip_norm, name)
   local norm = t:append("global_norm", wide, nil, name .. "-GlobalNorm", "")
   local factor = t:append("clip_factor", { norm }, { clip_norm = clip_norm }, name .. "-ClipFactor", "")
   for i, u in ipairs(updates) do
-    local clipped = u:append("multiply", { wide[i], factor }, nil, "clipped")
+    local clipped = u:multiply(wide[i], factor, "clipped")
     take_clipped(u, u:in_dtype(clipped, dtype, (u.picks or u).dtype, "narrow_gradient"))
   end
 end

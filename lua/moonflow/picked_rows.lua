@@ -1,6 +1,5 @@
 --- Tables trained by the rows that a step picks, as an embedding's are by gather: the others have a gradient of 0.
 
-local core = require "moonflow.core"
 local update = require "moonflow.update"
 
 local picked_rows = {}
@@ -19,6 +18,12 @@ function picked_rows.of(u)
     return inputs and is_picked(inputs[1]) and is_picked(inputs[2])
   end
   if is_picked(u.gradient) then return dy, indices end
+end
+
+local function count_of(u, indices)
+  local count = 0
+  for _, id in ipairs(indices) do count = count + select(2, u.t.graph:type(id)):count() end
+  return count
 end
 
 --- Several picks as one: `dy` and `indices`.
@@ -45,19 +50,16 @@ end
 function picked_rows.share(u, processes)
   local dy, indices = picked_rows.of(u)
   if not dy then return false end
-  local picks = 0
   for _, id in ipairs(indices) do
-    local _, shape = u.t.graph:type(id)
-    if #shape == 0 then return false end
-    picks = picks + shape:count()
+    if #select(2, u.t.graph:type(id)) == 0 then return false end
   end
-  if picks * processes >= u.shape[1] then return false end
-  local share, sum = u.t:constant(core.array(1 / processes, u.dtype), nil, u.name .. "-share", ""), nil
+  if count_of(u, indices) * processes >= u.shape[1] then return false end
+  local share, sum = u:number(1 / processes, "share"), nil
   for i, id in ipairs(indices) do
-    local rows = u:append("all_gather", { u:append("multiply", { dy[i], share }, nil, "picked_share") }, nil, "of_all")
+    local rows = u:append("all_gather", { u:multiply(dy[i], share, "picked_share") }, nil, "of_all")
     local gradient = u:append("gather_grad", { rows, u:append("all_gather", { id }, nil, "picks_of_all") },
       { shape = u.shape }, "gradient_of_all")
-    sum = sum and u:append("add", { sum, gradient }, nil, "gradients_of_all") or gradient
+    sum = sum and u:add(sum, gradient, "gradients_of_all") or gradient
   end
   u.gradient = sum
   return true
@@ -68,12 +70,7 @@ end
 function picked_rows.join_gathers(u)
   local dy, indices = picked_rows.of(u)
   if not dy or #dy == 1 or u.finite then return end  -- what has to be finite is the gradient as it was
-  local picks = 0
-  for _, id in ipairs(indices) do
-    local _, shape = u.t.graph:type(id)
-    picks = picks + shape:count()
-  end
-  if picks > u.shape[1] then return end
+  if count_of(u, indices) > u.shape[1] then return end
   local rows = picked_rows.joined(u, dy, indices)
   u.gradient = u:append("gather_grad", { rows.dy, rows.indices }, { shape = u.shape }, "all_picked_gradient")
 end
@@ -85,8 +82,7 @@ function picked_rows.to_clip(u, part)
   if regularised or u.finite or not update.keeps_rest(part) then return nil end
   local dy, indices = picked_rows.of(u)
   if not dy or #dy > 1 then return nil end  -- those of more picks than rows have not been joined
-  local _, shape = u.t.graph:type(indices[1])
-  if shape:count() <= u.shape[1] then return { dy = dy[1], indices = indices[1] } end
+  if count_of(u, indices) <= u.shape[1] then return { dy = dy[1], indices = indices[1] } end
 end
 
 --- The gradient's rows that have been picked, each in the place of its first pick, and 0 in the places of its others:
@@ -96,11 +92,10 @@ function picked_rows.sums(u, picks, scale)
   local dy = u:in_dtype(picks.dy, u.dtype, picks.dtype, "wide_picked")
   local sums = u:append("sum_picks", { dy, picks.indices, u:order_of(picks) }, nil, "sums_of_rows")
   if scale ~= 1 then
-    local factor = u.t:constant(core.array(scale, picks.dtype), nil, u.name .. "-scale", "")
-    sums = u:append("multiply", { sums, factor }, nil, "share_of_row")
+    sums = u:multiply(sums, u:number(scale, "scale", picks.dtype), "share_of_row")
   end
   if u.unscale then
-    sums = u:append("multiply", { sums, u:in_dtype(u.unscale, "float32", picks.dtype, "unscale") }, nil, "true_row")
+    sums = u:multiply(sums, u:in_dtype(u.unscale, "float32", picks.dtype, "unscale"), "true_row")
   end
   return sums
 end

@@ -60,9 +60,14 @@ function Update:order_of(picks)
   return picks.order
 end
 
--- A number as a constant of the variable's dtype.
-function Update:number(value, word)
-  return self.t:constant(core.array(value, self.dtype), nil, self.name .. "-" .. word, "")
+-- A number as a constant, of the variable's dtype where none is said.
+function Update:number(value, word, dtype)
+  return self.t:constant(core.array(value, dtype or self.dtype), nil, self.name .. "-" .. word, "")
+end
+
+-- Of two values of one dtype.
+for _, op in ipairs { "add", "multiply", "divide" } do
+  Update[op] = function(self, a, b, word) return self:append(op, { a, b }, nil, word) end
 end
 
 -- A value of dtype `from` in dtype `to`.
@@ -103,11 +108,11 @@ end
 function update.sgdw(u, options)
   if decays(options, u.name) then
     local decay = u:number(-options.weight_decay, "weight_decay")
-    local factor = u:append("multiply", { u:typed(u.rate, "rate"), decay }, nil, "decay_rate")
+    local factor = u:multiply(u:typed(u.rate, "rate"), decay, "decay_rate")
     if u.finite then
-      factor = u:append("multiply", { factor, u:typed(u.finite, "finite") }, nil, "decay_or_not")
+      factor = u:multiply(factor, u:typed(u.finite, "finite"), "decay_or_not")
     end
-    local change = u:append("multiply", { u.id, factor }, nil, "decay")
+    local change = u:multiply(u.id, factor, "decay")
     update.sgd(u, options)
     u:append("assign_add", { u.id, change }, nil, "decay_update")
   else
@@ -140,9 +145,8 @@ local function correction(u, beta, word)
   local t, steps = u.t, u:steps_of_moments()
   local key = ("%s %.17g %s"):format(steps, beta, u.dtype)
   if not t.corrections[key] then
-    local function number(value) return t:constant(core.array(value, "float64"), nil, u.name .. "-" .. word, "") end
-    local count = u:append("add", { u:append("cast", { steps }, { dtype = "float64" }, word .. "_steps"), number(1) },
-      nil, word .. "_count")
+    local function number(value) return u:number(value, word, "float64") end
+    local count = u:add(u:in_dtype(steps, "int64", "float64", word .. "_steps"), number(1), word .. "_count")
     local power = u:append("pow", { number(beta), count }, nil, word .. "_power")
     t.corrections[key] = u:in_dtype(u:append("subtract", { number(1), power }, nil, word), "float64", u.dtype,
       word .. "_cast")
@@ -152,19 +156,20 @@ end
 
 -- A mean of gradients after this step, `share` of which is the one before it.
 local function next_mean(u, slot, share, of, word)
-  local old = u:append("multiply", { slot, u:number(share, word .. "_share") }, nil, word .. "_old")
-  local new = u:append("multiply", { of, u:number(1 - share, word .. "_rest") }, nil, word .. "_new")
-  return u:append("add", { old, new }, nil, word .. "_next")
+  local old = u:multiply(slot, u:number(share, word .. "_share"), word .. "_old")
+  local new = u:multiply(of, u:number(1 - share, word .. "_rest"), word .. "_new")
+  return u:add(old, new, word .. "_next")
 end
 
-local function length(u, id, word)
+-- Root of the sum of squares, or of their mean: `reduction` is of either.
+local function norm(u, id, reduction, word)
   local square = u:append("square", { id }, nil, word .. "_square")
-  return u:append("sqrt", { u:append("reduce_sum", { square }, nil, word .. "_sum") }, nil, word .. "_length")
+  return u:append("sqrt", { u:append(reduction, { square }, nil, word .. "_reduced") }, nil, word .. "_norm")
 end
 
 -- `value` where both norms are above 0, else `otherwise`.
 local function where_both(u, weight, gradient, value, otherwise)
-  local both = u:append("multiply", { weight, gradient }, nil, "ratio_or_not")
+  local both = u:multiply(weight, gradient, "ratio_or_not")
   return u:append("where", { u:append("greater", { both, u:number(0, "zero") }, nil, "has_ratio"), value, otherwise },
     nil, "trust")
 end
@@ -174,20 +179,20 @@ function update.lamb(u, options)
   local m, v, zero, one = u:slot("m"), u:slot("v"), u:number(0, "zero"), u:number(1, "one")
   local next_m = next_mean(u, m, options.beta1, u.gradient, "m")
   local next_v = next_mean(u, v, options.beta2, u:append("square", { u.gradient }, nil, "gradient_square"), "v")
-  local mean = u:append("divide", { next_m, correction(u, options.beta1, "m_correction") }, nil, "m_mean")
-  local square = u:append("divide", { next_v, correction(u, options.beta2, "v_correction") }, nil, "v_mean")
+  local mean = u:divide(next_m, correction(u, options.beta1, "m_correction"), "m_mean")
+  local square = u:divide(next_v, correction(u, options.beta2, "v_correction"), "v_mean")
   local root = u:append("sqrt", { square }, nil, "v_root")
-  root = u:append("add", { root, u:number(options.epsilon, "epsilon") }, nil, "v_below")
-  local direction = u:append("divide", { mean, root }, nil, "direction")
+  root = u:add(root, u:number(options.epsilon, "epsilon"), "v_below")
+  local direction = u:divide(mean, root, "direction")
   if decays(options, u.name) then
-    local decay = u:append("multiply", { u.id, u:number(options.weight_decay, "weight_decay") }, nil, "decay")
-    direction = u:append("add", { direction, decay }, nil, "direction_and_decay")
+    local decay = u:multiply(u.id, u:number(options.weight_decay, "weight_decay"), "decay")
+    direction = u:add(direction, decay, "direction_and_decay")
   end
-  local weight, step = length(u, u.id, "weight"), length(u, direction, "direction")
-  local ratio = u:append("divide", { weight, step }, nil, "ratio")
+  local weight, step = norm(u, u.id, "reduce_sum", "weight"), norm(u, direction, "reduce_sum", "direction")
+  local ratio = u:divide(weight, step, "ratio")
   ratio = where_both(u, weight, step, ratio, one)
-  local rate = u:append("multiply", { u:typed(u.rate, "rate"), ratio }, nil, "trusted_rate")
-  local change = u:append("negative", { u:append("multiply", { direction, rate }, nil, "step") }, nil, "change")
+  local rate = u:multiply(u:typed(u.rate, "rate"), ratio, "trusted_rate")
+  local change = u:append("negative", { u:multiply(direction, rate, "step") }, nil, "change")
   if u.finite then
     local happens = u:append("greater", { u:typed(u.finite, "finite"), zero }, nil, "happens")
     local function or_else(new, old, word) return u:append("where", { happens, new, old }, nil, word) end
@@ -216,27 +221,20 @@ function update.keeps_rest(part)
   return part.rule == update.sgd and part.options.momentum == 0 or part.rule == update.adagrad
 end
 
--- Root of the mean of squares.
-local function rms(u, id, word)
-  local square = u:append("square", { id }, nil, word .. "_square")
-  local mean = u:append("reduce_mean", { square }, nil, word .. "_mean")
-  return u:append("sqrt", { mean }, nil, word .. "_norm")
-end
-
 --- The learning rate times coefficient * |w| / (epsilon + |g| + decay * |w|), then momentum, with decoupled decay.
 function update.lars(u, options)
   local decay = decays(options, u.name) and options.weight_decay
-  local weight, gradient = rms(u, u.id, "weight"), rms(u, u.gradient, "gradient")
-  local above = u:append("multiply", { weight, u:number(options.lars_coefficient, "coefficient") }, nil, "lars_above")
-  local below = u:append("add", { gradient, u:number(options.epsilon, "epsilon") }, nil, "lars_below")
+  local weight, gradient = norm(u, u.id, "reduce_mean", "weight"), norm(u, u.gradient, "reduce_mean", "gradient")
+  local above = u:multiply(weight, u:number(options.lars_coefficient, "coefficient"), "lars_above")
+  local below = u:add(gradient, u:number(options.epsilon, "epsilon"), "lars_below")
   if decay then
-    local part = u:append("multiply", { weight, u:number(decay, "weight_decay") }, nil, "lars_decay")
-    below = u:append("add", { below, part }, nil, "lars_below")
+    local part = u:multiply(weight, u:number(decay, "weight_decay"), "lars_decay")
+    below = u:add(below, part, "lars_below")
   end
-  local ratio = u:append("divide", { above, below }, nil, "lars_ratio")
+  local ratio = u:divide(above, below, "lars_ratio")
   ratio = where_both(u, weight, gradient, ratio, u:number(1, "one"))
   ratio = u:in_dtype(ratio, u.dtype, "float32", "lars_cast")
-  u.rate = u:append("multiply", { u.rate, ratio }, nil, "lars_rate")
+  u.rate = u:multiply(u.rate, ratio, "lars_rate")
   update.sgdw(u, { momentum = options.momentum_beta, weight_decay = decay or 0 })
 end
 
