@@ -234,13 +234,9 @@ end
 
 -- ---- the equation -------------------------------------------------------------------------------------------------
 
--- The terms with their labels, the labels of the result, and the size of each label. An axis of "..." is a number,
--- counted from its end; where it has size 1 and is longer in another term it is left out, and so repeated.
-local function read(equation, values, called)
-  local text = equation:gsub("%s", "")
-  local left, right = text:match("^(.-)%->(.*)$")
-  left = left or text
-  local terms, sizes, longest, found = {}, {}, 0, {}
+-- The terms on the left of an equation, without those labels that "..." stands for.
+local function terms_of(left, equation, values, called)
+  local terms = {}
   for part in (left .. ","):gmatch("(.-),") do
     local i = #terms + 1
     local what = ("term %d, '%s',"):format(i, part)
@@ -251,6 +247,13 @@ local function read(equation, values, called)
     called:fail((": \"%s\" has %d term%s, and there %s %d value%s"):format(equation, #terms,
       #terms == 1 and "" or "s", #values == 1 and "is" or "are", #values, #values == 1 and "" or "s"))
   end
+  return terms
+end
+
+-- Gives the axes of "..." their labels, and says how many those are at most. An axis of "..." is a number, counted from
+-- its end.
+local function label_dots(terms, equation, called)
+  local longest = 0
   for _, term in ipairs(terms) do
     local shape, extra = term.value.shape, #term.value.shape - #term.labels
     if extra < 0 or extra > 0 and not term.dots then
@@ -259,7 +262,17 @@ local function read(equation, values, called)
         tostring(shape)))
     end
     for k = 1, extra do table.insert(term.labels, term.dots + k, extra + 1 - k) end
-    if extra > longest then longest = extra end
+    longest = math.max(longest, extra)
+  end
+  return longest
+end
+
+-- The size of each label. Where an axis of "..." has size 1 and is longer in another term it is left out, and so
+-- repeated.
+local function sizes_of_labels(terms, equation, called)
+  local sizes, found = {}, {}
+  for _, term in ipairs(terms) do
+    local shape = term.value.shape
     for k, label in ipairs(term.labels) do
       local size, known = shape[k - 1], sizes[label]
       if type(label) == "number" and (known == nil or known == 1) then
@@ -273,24 +286,45 @@ local function read(equation, values, called)
       end
     end
   end
-  local result, dots = {}, 0
+  return sizes
+end
+
+-- The letters that occur once, in the order of the alphabet.
+local function single_letters(text)
+  local letters, counts = {}, {}
+  for letter in text:gmatch("%a") do counts[letter] = (counts[letter] or 0) + 1 end
+  for letter, count in pairs(counts) do
+    if count == 1 then letters[#letters + 1] = letter end
+  end
+  table.sort(letters)
+  return letters
+end
+
+-- The letters of a result that is said, and how many of them stand before its "...".
+local function letters_of_result(right, sizes, equation, called)
+  local result, dots = letters_of(right, equation, ("the result, '%s',"):format(right), called)
+  for i, label in ipairs(result) do
+    if not sizes[label] then
+      called:fail((": the result of \"%s\" has '%s', which is in no term"):format(equation, label))
+    elseif place_of(result, label) < i then
+      called:fail((": the result of \"%s\" has '%s' twice"):format(equation, label))
+    end
+  end
+  return result, dots
+end
+
+-- The terms with their labels, the labels of the result, and the size of each label.
+local function read(equation, values, called)
+  local text = equation:gsub("%s", "")
+  local left, right = text:match("^(.-)%->(.*)$")
+  local terms = terms_of(left or text, equation, values, called)
+  local longest = label_dots(terms, equation, called)
+  local sizes = sizes_of_labels(terms, equation, called)
+  local result, dots
   if right then
-    result, dots = letters_of(right, equation, ("the result, '%s',"):format(right), called)
-    for i, label in ipairs(result) do
-      if not sizes[label] then
-        called:fail((": the result of \"%s\" has '%s', which is in no term"):format(equation, label))
-      elseif place_of(result, label) < i then
-        called:fail((": the result of \"%s\" has '%s' twice"):format(equation, label))
-      end
-    end
+    result, dots = letters_of_result(right, sizes, equation, called)
   else
-    -- The letters that occur once, in the order of the alphabet.
-    local counts = {}
-    for letter in left:gmatch("%a") do counts[letter] = (counts[letter] or 0) + 1 end
-    for letter, count in pairs(counts) do
-      if count == 1 then result[#result + 1] = letter end
-    end
-    table.sort(result)
+    result, dots = single_letters(text), 0
   end
   for k = 1, dots and longest or 0 do table.insert(result, dots + k, longest + 1 - k) end
   return terms, result, sizes
