@@ -13,6 +13,25 @@ local ones = initializer.ones_initializer()
 
 -- ---- dense --------------------------------------------------------------------------------------------------------
 
+-- What multiplies the inputs of a layer.
+local function kernel_of(given, t, signature, names, shape)
+  return weight(t, signature.where, names, "weight", shape,
+    given.kernel_initializer or initializer.xavier_uniform_initializer(given.data_format),
+    { dtype = given.inputs.dtype, regularizer = given.kernel_regularizer, trainable = given.trainable,
+      full_name = given.weight_name })
+end
+
+-- The product with that, with a bias of so many numbers and the activation where the layer has them.
+local function finished(product, given, t, signature, names, size)
+  if given.use_bias then
+    local bias = weight(t, signature.where, names, "bias", { size }, given.bias_initializer or zeros,
+      { dtype = given.inputs.dtype, regularizer = given.bias_regularizer, trainable = given.trainable,
+        full_name = given.bias_name })
+    product = ops.apply("bias_add", { product, bias }, { data_format = given.data_format }, part(names, "bias_add"))
+  end
+  return activate(product, given.activation, names)
+end
+
 define("dense", {
   { "inputs", "blob" }, { "units", "integer" }, { "activation", "callable?" }, { "use_bias", "boolean", true },
   { "kernel_initializer", "initializer?" }, { "bias_initializer", "initializer?" },
@@ -34,19 +53,12 @@ function(given, t, signature)
   local sizes = x.shape:table()
   local width = sizes[rank]
 
-  local w = weight(t, signature.where, names, "weight", { units, width },
-    given.kernel_initializer or initializer.xavier_uniform_initializer(),
-    { dtype = x.dtype, regularizer = given.kernel_regularizer, trainable = given.trainable })
+  local w = kernel_of(given, t, signature, names, { units, width })
   -- Behind the variable, for the error of a name that is taken is to be that of the variable.
   local flat = x
   if rank > 2 then flat = ops.apply("reshape", { x }, { shape = { -1, width } }, part(names, "flat")) end
   local out = ops.apply("matmul", { flat, w }, { transpose_b = true }, part(names, "matmul"))
-  if given.use_bias then
-    local b = weight(t, signature.where, names, "bias", { units }, given.bias_initializer or zeros,
-      { dtype = x.dtype, regularizer = given.bias_regularizer, trainable = given.trainable })
-    out = ops.apply("bias_add", { out, b }, nil, part(names, "bias_add"))
-  end
-  out = activate(out, given.activation, names)
+  out = finished(out, given, t, signature, names, units)
   if rank > 2 then
     sizes[rank] = units
     out = ops.apply("reshape", { out }, { shape = sizes }, part(names, "shape"))
@@ -112,6 +124,34 @@ padding: "VALID", "SAME" (= "SAME_UPPER": height and width times strides), "SAME
 output_shape: (batch, filters, height, width), where strides leave several
 ]]
 
+-- The shape of the weight of a convolution, where its arguments fit one another.
+local function shape_of_kernel(given, axes, default_format, transposed, signature)
+  local x, sizes = given.inputs, given.inputs.shape:table()
+  if #sizes ~= axes + 2 then
+    signature:fail(": inputs must have rank " .. axes + 2 .. " (" .. given.data_format .. "), '" .. x.name .. "' is "
+      .. tostring(x.shape))
+  end
+  local last_format = "N" .. default_format:sub(3) .. "C"
+  if given.data_format ~= default_format and given.data_format ~= last_format then
+    signature:fail((": data_format is '%s', wanted '%s' or '%s'"):format(given.data_format, default_format,
+      last_format))
+  end
+  if given.filters < 1 or given.groups < 1 then signature:fail(": filters and groups must be at least 1") end
+  local last = given.data_format == last_format
+  local channels = last and sizes[axes + 2] or sizes[2]
+  if channels % given.groups ~= 0 or given.filters % given.groups ~= 0 then
+    signature:fail(": " .. channels .. " channels and " .. given.filters .. " filters cannot be split into "
+      .. given.groups .. " groups")
+  end
+  local from, to = channels, given.filters
+  if transposed then from, to = to, from end
+  local shape = { to }
+  if not last then shape[2] = from / given.groups end
+  for _, size in ipairs(per_axis(given.kernel_size, axes)) do shape[#shape + 1] = size end
+  if last then shape[#shape + 1] = from / given.groups end
+  return shape
+end
+
 -- `convolve` is the function of flow.nn where it is no op of the catalog; is its filter `transposed`, taken backwards?
 local function convolution(name, axes, default_format, kind, convolve, transposed)
   define(name, {
@@ -128,36 +168,9 @@ variables: name-weight, name-bias (weight_name and bias_name name them wholly); 
 name-activation]],
   function(given, t, signature)
     local x = given.inputs
-    local sizes = x.shape:table()
-    if #sizes ~= axes + 2 then
-      signature:fail(": inputs must have rank " .. axes + 2 .. " (" .. given.data_format .. "), '" .. x.name .. "' is "
-        .. tostring(x.shape))
-    end
-    local last_format = "N" .. default_format:sub(3) .. "C"
-    if given.data_format ~= default_format and given.data_format ~= last_format then
-      signature:fail((": data_format is '%s', wanted '%s' or '%s'"):format(given.data_format, default_format,
-        last_format))
-    end
-    if given.filters < 1 or given.groups < 1 then signature:fail(": filters and groups must be at least 1") end
-    local last = given.data_format == last_format
-    local channels = last and sizes[axes + 2] or sizes[2]
-    if channels % given.groups ~= 0 or given.filters % given.groups ~= 0 then
-      signature:fail(": " .. channels .. " channels and " .. given.filters .. " filters cannot be split into "
-        .. given.groups .. " groups")
-    end
-    local kernel = per_axis(given.kernel_size, axes)
-    local from, to = channels, given.filters
-    if transposed then from, to = to, from end
-    local shape = { to }
-    if not last then shape[2] = from / given.groups end
-    for _, size in ipairs(kernel) do shape[#shape + 1] = size end
-    if last then shape[#shape + 1] = from / given.groups end
-
+    local shape = shape_of_kernel(given, axes, default_format, transposed, signature)
     local names = naming(t, given.name, kind)
-    local w = weight(t, signature.where, names, "weight", shape,
-      given.kernel_initializer or initializer.xavier_uniform_initializer(given.data_format),
-      { dtype = x.dtype, regularizer = given.kernel_regularizer, trainable = given.trainable,
-        full_name = given.weight_name })
+    local w = kernel_of(given, t, signature, names, shape)
     local options = {
       strides = per_axis(given.strides, axes), padding = given.padding, data_format = given.data_format,
       dilations = per_axis(given.dilation_rate, axes), groups = given.groups,
@@ -169,13 +182,7 @@ name-activation]],
     else
       out = ops.apply(name, { x, w }, options, names.name)
     end
-    if given.use_bias then
-      local b = weight(t, signature.where, names, "bias", { given.filters }, given.bias_initializer or zeros,
-        { dtype = x.dtype, regularizer = given.bias_regularizer, trainable = given.trainable,
-          full_name = given.bias_name })
-      out = ops.apply("bias_add", { out, b }, { data_format = given.data_format }, part(names, "bias_add"))
-    end
-    return activate(out, given.activation, names)
+    return finished(out, given, t, signature, names, given.filters)
   end)
 end
 
