@@ -40,6 +40,13 @@ local function read_marks(plan, nodes, maker)
   return returned, watched
 end
 
+-- How many ops are those of the gradients and of the update.
+local function count_backward(nodes, last)
+  local count = 0
+  for id = last + 1, #nodes do count = count + (nodes[id].kind == "op" and 1 or 0) end
+  return count
+end
+
 -- What the library supplies itself, such as the seed and the number of the step.
 local function is_own(node)
   return node.kind ~= "op" and node.name:find("^System%-") ~= nil
@@ -83,11 +90,11 @@ function drawing.record(job)
     layer.inputs = #inputs > 0 and inputs or nil
     add(id, layer)
   end
-  local losses, backward = {}, 0
+  local losses = {}
   for i, value in ipairs(plan.losses) do losses[i] = place[maker[value]] end
-  for id = last + 1, #nodes do backward = backward + (nodes[id].kind == "op" and 1 or 0) end
   return { name = job.name, type = job.type, signature = tostring(job), ops = ops, parameters = total,
-           frozen = frozen > 0 and frozen or nil, backward = backward, losses = losses[1] and losses or nil,
+           frozen = frozen > 0 and frozen or nil, backward = count_backward(nodes, last),
+           losses = losses[1] and losses or nil,
            steps = step_records(plan) }
 end
 
@@ -177,34 +184,31 @@ end
 local LIGHT = ' [style="dashed", color="#9aa5b5"]'
 local WRITES = ' [style="dashed", color="#9aa5b5", constraint=false]'
 
-local function traced_dot(job, options)
-  local plan = job.plan
-  local nodes, maker, last = read(plan)
-  local returned, watched = read_marks(plan, nodes, maker)
-  local until_ = options.backward and #nodes or last
-
-  -- The ops, and of the rest what they read.
+-- The ops up to the node `stop`, and of the rest what they read.
+local function shown_of(nodes, maker, stop, with_backward)
   local shown = {}
-  for id = 1, until_ do
+  for id = 1, stop do
     local node = nodes[id]
     if node.kind == "op" then
       shown[id] = true
       for _, value in ipairs(node.inputs) do
         local source = value and maker[value]
-        if source and (options.backward or not is_own(nodes[source])) then shown[source] = true end
+        if source and (with_backward or not is_own(nodes[source])) then shown[source] = true end
       end
     elseif node.kind == "feed" and not is_own(node) then
       shown[id] = true
     end
   end
+  return shown
+end
 
-  local out, put = begin(job.name)
+-- The nodes in their frames; `line_of(id)` is that of a node.
+local function put_nodes(put, root, line_of)
   local clusters = 0
   local function put_frame(frame, depth)
     for _, child in ipairs(frame) do
       if type(child) == "number" then
-        put(depth, node_line(plan, child, nodes[child],
-          { backward = child > last, watched = watched[child], returned = returned[child] }))
+        put(depth, line_of(child))
       else
         clusters = clusters + 1
         put(depth, "subgraph cluster_" .. clusters .. " {")
@@ -214,9 +218,12 @@ local function traced_dot(job, options)
       end
     end
   end
-  put_frame(frames_of(nodes, shown), 1)
+  put_frame(root, 1)
+end
 
-  for id = 1, until_ do
+-- What each node reads, and what it writes: an op without outputs writes its first input.
+local function put_edges(put, nodes, maker, shown, stop, last)
+  for id = 1, stop do
     local node = nodes[id]
     for _, value in ipairs(shown[id] and node.inputs or {}) do
       local source = value and maker[value]
@@ -229,8 +236,19 @@ local function traced_dot(job, options)
       put(1, ("n%d -> n%d%s;"):format(id, maker[written], WRITES))
     end
   end
-  local backward = 0
-  for id = last + 1, #nodes do backward = backward + (nodes[id].kind == "op" and 1 or 0) end
+end
+
+local function traced_dot(job, options)
+  local plan = job.plan
+  local nodes, maker, last = read(plan)
+  local returned, watched = read_marks(plan, nodes, maker)
+  local stop, backward = options.backward and #nodes or last, count_backward(nodes, last)
+  local shown = shown_of(nodes, maker, stop, options.backward)
+  local out, put = begin(job.name)
+  put_nodes(put, frames_of(nodes, shown), function(id)
+    return node_line(plan, id, nodes[id], { backward = id > last, watched = watched[id], returned = returned[id] })
+  end)
+  put_edges(put, nodes, maker, shown, stop, last)
   if backward > 0 and not options.backward then
     put(1, ('backward [label="gradients and update\\n%d ops", style="rounded,dashed", color="#9aa5b5", '
       .. 'fontcolor="#5b6675"];'):format(backward))
