@@ -25,12 +25,8 @@ padding: "VALID"; "SAME" = "SAME_UPPER", where an odd pad goes to the bottom and
   "SAME_LOWER"; or a list as conv2d has it
 dtypes: those of conv2d; mixed precision takes it as one]]
 
-ops.define("nn.conv2d_transpose", {
-  { "value", "blob" }, { "filter", "blob" }, { "output_shape", "list?" }, { "strides", "list", 1 },
-  { "padding", "any", "VALID" }, { "data_format", "string", "NCHW" }, { "dilations", "list", 1 },
-  { "groups", "integer", 1 },
-}, transpose_doc,
-function(given, t, signature)
+-- The axis of the channels and the first one of the image.
+local function axes_of(given, signature)
   local value, filter, format = given.value, given.filter, given.data_format
   if format ~= "NCHW" and format ~= "NHWC" then
     signature:fail(": data_format is '" .. format .. "', wanted 'NCHW' or 'NHWC'")
@@ -51,13 +47,15 @@ function(given, t, signature)
   if given.groups < 1 or channels % given.groups ~= 0 then
     signature:fail(": " .. channels .. " channels cannot be split into " .. given.groups .. " groups")
   end
+  return channel_axis, first_axis
+end
 
+-- The shape of the image: the one that is asked for, where it leads to the value.
+local function image_of(given, channel_axis, first_axis, strides, dilations, pads, signature)
+  local value, filter = given.value, given.filter
   local shape = { value.shape[0] }
   shape[channel_axis + 1] = filter.shape[channel_axis] * given.groups
   local wanted = given.output_shape and arguments.flat_list(given.output_shape)
-  local strides = windows.numbers(given.strides, 2, "strides", signature)
-  local dilations = windows.numbers(given.dilations, 2, "dilations", signature)
-  local pads = windows.pads(given.padding, 2, first_axis, signature)
   local is_word = type(pads) == "string"
   local same = is_word and pads ~= "VALID"
   for i = 1, 2 do
@@ -79,17 +77,29 @@ function(given, t, signature)
     end
     shape[axis + 1] = size
   end
-  if wanted then
-    for i = 1, 4 do
-      if #wanted ~= 4 or wanted[i] ~= shape[i] then
-        signature:fail((": output_shape is {%s}, wanted {%s} of '%s' %s and filter %s"):format(
-          table.concat(wanted, ", "), table.concat(shape, ", "), value.name, tostring(value.shape),
-          tostring(filter.shape)))
-      end
+  for i = 1, wanted and 4 or 0 do
+    if #wanted ~= 4 or wanted[i] ~= shape[i] then
+      signature:fail((": output_shape is {%s}, wanted {%s} of '%s' %s and filter %s"):format(
+        table.concat(wanted, ", "), table.concat(shape, ", "), value.name, tostring(value.shape),
+        tostring(filter.shape)))
     end
   end
-  return (ops.apply("conv2d_input_grad", { value, filter }, {
-    shape = shape, strides = strides, dilations = dilations, groups = given.groups, data_format = format,
+  return shape
+end
+
+ops.define("nn.conv2d_transpose", {
+  { "value", "blob" }, { "filter", "blob" }, { "output_shape", "list?" }, { "strides", "list", 1 },
+  { "padding", "any", "VALID" }, { "data_format", "string", "NCHW" }, { "dilations", "list", 1 },
+  { "groups", "integer", 1 },
+}, transpose_doc,
+function(given, t, signature)
+  local channel_axis, first_axis = axes_of(given, signature)
+  local strides = windows.numbers(given.strides, 2, "strides", signature)
+  local dilations = windows.numbers(given.dilations, 2, "dilations", signature)
+  local pads = windows.pads(given.padding, 2, first_axis, signature)
+  return (ops.apply("conv2d_input_grad", { given.value, given.filter }, {
+    shape = image_of(given, channel_axis, first_axis, strides, dilations, pads, signature),
+    strides = strides, dilations = dilations, groups = given.groups, data_format = given.data_format,
     padding = pads == "SAME" and "SAME_UPPER" or windows.listed(pads, 4, first_axis),
   }, given.name or t:unnamed("Conv2dTranspose")))
 end)
