@@ -5,6 +5,7 @@ local absent = require "moonflow.absent"
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local foreign_names = require "moonflow.foreign_names"
 local interrupts = require "moonflow.interrupts"
 local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
@@ -13,6 +14,8 @@ local debug, package, require = debug, package, require
 
 -- What runs once need not be compiled: a first search takes a quarter of the time so.
 if jit then jit.off(true, true) end
+
+local foreign, foreign_of_arrays = foreign_names.of_values, foreign_names.of_arrays
 
 local help = {}
 
@@ -304,109 +307,6 @@ function help.nearest(path)
   for i = #found, 6, -1 do found[i] = nil end
   return found
 end
-
--- What other libraries call what we have: in a job, and of arrays.
-local foreign = {
-  linear = "flow.layers.dense", fully_connected = "flow.layers.dense", embedding = "flow.layers.embedding",
-  embedding_lookup = "flow.gather", cross_entropy = "flow.nn.sparse_softmax_cross_entropy_with_logits",
-  crossentropyloss = "flow.nn.sparse_softmax_cross_entropy_with_logits", cat = "flow.concat", view = "flow.reshape",
-  permute = "flow.transpose", unsqueeze = "flow.expand_dims", mean = "flow.math.reduce_mean",
-  sum = "flow.math.reduce_sum", max = "flow.math.reduce_max", min = "flow.math.reduce_min",
-  prod = "flow.math.reduce_prod", std = "flow.math.reduce_std", all = "flow.math.reduce_all",
-  any = "flow.math.reduce_any", astype = "flow.cast", mm = "flow.matmul", bmm = "flow.matmul", dot = "flow.matmul",
-  randn = "flow.random.normal", random_normal = "flow.random.normal", rand = "flow.random.uniform",
-  detach = "flow.stop_gradient", silu = "flow.nn.swish", resize = "flow.nn.interpolate", chunk = "flow.split",
-  dataloader = "flow.data.Dataset", tensordataset = "flow.data.Dataset", kfold = "flow.np.array_split",
-  imread = "flow.np.load_png", load_image = "flow.np.load_png", imwrite = "flow.np.save_png",
-  load_jpg = "flow.np.load_jpeg", save_jpg = "flow.np.save_jpeg", imresize = "flow.np.resize_picture",
-  thumbnail = "flow.np.resize_picture", imdecode = "flow.np.decode_jpeg", decode_image = "flow.np.decode_jpeg",
-  imagefolder = "flow.data.Pictures", randomresizedcrop = "flow.np.load_pictures",
-  centercrop = "flow.np.load_pictures", randomhorizontalflip = "flow.np.load_pictures",
-  soundfile = "flow.np.load_wav", torchaudio = "flow.np.load_wav", wavfile = "flow.np.load_wav",
-  imsave = "flow.np.save_png", save_image = "flow.np.save_png", make_grid = "flow.np.join_pictures",
-  montage = "flow.np.join_pictures", kl_div = "flow.nn.KLDivLoss",
-  no_grad = "flow.stop_gradient", load = "flow.checkpoint.get", tensor = "flow.np.array",
-  unbind = "flow.slice", grad = "flow.gradients", autograd = "flow.gradients",
-  multinomial = "flow.random.categorical", manual_seed = "flow.set_seed", seed = "flow.set_seed",
-  clip_grad_norm = "flow.optimizer.grad_clipping.by_global_norm",
-  clip_grad_norm_ = "flow.optimizer.grad_clipping.by_global_norm",
-  clip_grad_value_ = "flow.optimizer.grad_clipping.by_value",
-  state_dict = "flow.get_all_variables", load_state_dict = "flow.load_variables",
-  rnn = "flow.layers.gru", simplernn = "flow.layers.gru", bidirectional = "flow.layers.lstm",
-  pack_padded_sequence = "flow.layers.lstm", timedistributed = "flow.layers.dense",
-  cosinedecay = "flow.optimizer.CosineScheduler", onecyclelr = "flow.optimizer.CosineScheduler",
-  parameter = "flow.get_variable", batchnorm1d = "flow.layers.batch_normalization",
-  batchnorm2d = "flow.layers.batch_normalization", batchnorm3d = "flow.layers.batch_normalization",
-  depthwise_conv2d = "flow.layers.conv2d", maxpooling2d = "flow.nn.max_pool2d",
-  averagepooling2d = "flow.nn.avg_pool2d",
-  adaptive_avg_pool2d = "flow.math.reduce_mean", adaptiveavgpool2d = "flow.math.reduce_mean",
-  global_avg_pool2d = "flow.math.reduce_mean", globalaveragepooling2d = "flow.math.reduce_mean",
-  adaptive_max_pool2d = "flow.math.reduce_max", adaptivemaxpool2d = "flow.math.reduce_max",
-  globalmaxpooling2d = "flow.math.reduce_max", var = "flow.math.reduce_variance",
-  norm = "flow.math.reduce_euclidean_norm", logsumexp = "flow.math.reduce_logsumexp",
-  distributeddataparallel = "flow.distributed.join", dataparallel = "flow.distributed.join",
-  init_process_group = "flow.distributed.join", get_rank = "flow.distributed.rank",
-  get_local_rank = "flow.distributed.local_rank",
-  get_world_size = "flow.distributed.size", allreduce = "flow.distributed.all_reduce",
-  distributedsampler = "flow.data.Dataset", normalize = "flow.math.l2_normalize",
-  cosine_similarity = "flow.math.l2_normalize", cosinesimilarity = "flow.math.l2_normalize",
-  nll_loss = "flow.nn.CrossEntropyLoss", nllloss = "flow.nn.CrossEntropyLoss", huber_loss = "flow.smooth_l1_loss",
-  huberloss = "flow.smooth_l1_loss", flip = "flow.reverse", expand = "flow.broadcast_to", full = "flow.constant",
-  eye = "flow.one_hot", linspace = "flow.range", index_select = "flow.gather", masked_select = "flow.where",
-  scatter_add = "flow.tensor_scatter_nd_add", index_add = "flow.math.unsorted_segment_sum",
-  scatter_sum = "flow.math.unsorted_segment_sum", scatter_mean = "flow.math.unsorted_segment_mean",
-  scatter_max = "flow.math.unsorted_segment_max", scatter_softmax = "flow.math.unsorted_segment_softmax",
-  edge_softmax = "flow.math.unsorted_segment_softmax", zeropad2d = "flow.pad", rand_like = "flow.random.uniform",
-  randn_like = "flow.random.normal", multiheadattention = "flow.nn.dot_product_attention",
-  rmsnorm = "flow.layers.rms_norm", rope = "flow.nn.rotary_embedding", rotary = "flow.nn.rotary_embedding",
-  apply_rotary_pos_emb = "flow.nn.rotary_embedding", apply_rotary_emb = "flow.nn.rotary_embedding",
-  repeat_kv = "flow.nn.dot_product_attention", swiglu = "flow.nn.swish",
-  steplr = "flow.optimizer.PiecewiseScalingScheduler", multisteplr = "flow.optimizer.PiecewiseScalingScheduler",
-  istft = "flow.signal.inverse_stft", fft = "flow.signal.fft", ifft = "flow.signal.ifft",
-  spectrogram = "flow.signal.stft", unfold = "flow.signal.frame", fold = "flow.signal.overlap_and_add",
-  melspectrogram = "flow.signal.linear_to_mel_weight_matrix", melscale = "flow.signal.linear_to_mel_weight_matrix",
-  mfcc = "flow.signal.mfccs_from_log_mel_spectrograms", hanning = "flow.signal.hann_window",
-  hamming = "flow.signal.hamming_window",
-  cosineannealinglr = "flow.optimizer.CosineScheduler", exponentiallr = "flow.optimizer.ExponentialScheduler",
-  lookuptable = "flow.layers.embedding", spatialconvolution = "flow.layers.conv2d",
-  spatialconvolutionmm = "flow.layers.conv2d", spatialdilatedconvolution = "flow.layers.conv2d",
-  spatialfullconvolution = "flow.layers.conv2d_transpose", temporalconvolution = "flow.layers.conv1d",
-  volumetricconvolution = "flow.layers.conv3d", temporalmaxpooling = "flow.nn.max_pool1d",
-  spatialmaxpooling = "flow.nn.max_pool2d", volumetricmaxpooling = "flow.nn.max_pool3d",
-  spatialaveragepooling = "flow.nn.avg_pool2d", volumetricaveragepooling = "flow.nn.avg_pool3d",
-  batchnormalization = "flow.layers.batch_normalization",
-  spatialbatchnormalization = "flow.layers.batch_normalization",
-  volumetricbatchnormalization = "flow.layers.batch_normalization",
-  classnllcriterion = "flow.nn.sparse_softmax_cross_entropy_with_logits",
-  crossentropycriterion = "flow.nn.sparse_softmax_cross_entropy_with_logits", msecriterion = "flow.nn.MSELoss",
-  abscriterion = "flow.nn.L1Loss", bcecriterion = "flow.nn.BCELoss", smoothl1criterion = "flow.smooth_l1_loss",
-  distkldivcriterion = "flow.nn.KLDivLoss", marginrankingcriterion = "flow.nn.MarginRankingLoss",
-  jointable = "flow.concat", splittable = "flow.split", prelu = "flow.layers.prelu", fastlstm = "flow.layers.lstm",
-  seqlstm = "flow.layers.lstm", gru = "flow.layers.gru", seqgru = "flow.layers.gru",
-  spatialupsamplingnearest = "flow.layers.upsample_2d", spatialupsamplingbilinear = "flow.nn.interpolate",
-  spatialzeropadding = "flow.pad", padding = "flow.pad", narrow = "flow.slice", select = "flow.slice",
-  repeattensor = "flow.tile", addmm = "flow.matmul", cmul = "flow.math.multiply", cdiv = "flow.math.divide",
-  manualseed = "flow.set_seed", timer = "flow.clock", tic = "flow.clock", toc = "flow.clock",
-  setnumthreads = "flow.config.compute_thread_pool_size", bilinear = "flow.einsum",
-}
-local foreign_of_arrays = {
-  dot = "flow.np.matmul", newaxis = "flow.np.expand_dims", permute = "flow.np.transpose",
-  ["repeat"] = "flow.np.repeat_interleave", identity = "flow.np.eye",
-  radians = "flow.np.deg2rad", degrees = "flow.np.rad2deg", fabs = "flow.np.abs", dstack = "flow.np.stack",
-  genfromtxt = "flow.np.loadtxt", read_csv = "flow.np.loadtxt", row_stack = "flow.np.vstack",
-  imread = "flow.np.load_png", imsave = "flow.np.save_png", shuffle = "flow.np.random.permutation",
-  choice = "flow.np.random.choice", multinomial = "flow.np.random.multinomial", insert = "flow.np.concat",
-  extract = "flow.np.compress", amax = "flow.np.max", amin = "flow.np.min", fmax = "flow.np.maximum",
-  fmin = "flow.np.minimum", remainder = "flow.np.mod", mgrid = "flow.np.meshgrid", indices = "flow.np.meshgrid",
-  savez_compressed = "flow.np.savez", nanpercentile = "flow.np.percentile", nanquantile = "flow.np.quantile",
-  nanargmax = "flow.np.argmax", nanargmin = "flow.np.argmin", setxor1d = "flow.np.setdiff1d",
-  partition = "flow.np.sort", argpartition = "flow.np.argsort",
-  float = "flow.np.float32", int = "flow.np.int64", bool = "flow.np.int8", cat = "flow.np.concat",
-  randperm = "flow.np.random.permutation", topk = "flow.np.argsort", histc = "flow.np.histogram",
-  mm = "flow.np.matmul", bmm = "flow.np.matmul", ger = "flow.np.outer", tensor = "flow.np.array",
-  gather = "flow.np.take_along_axis", symeig = "flow.np.linalg.eigh", gesv = "flow.np.linalg.solve",
-  gels = "flow.np.linalg.lstsq", potrf = "flow.np.linalg.cholesky", norm = "flow.np.linalg.norm",
-}
 
 local function is_of_arrays(path) return path:find("^flow%.np") ~= nil end
 
