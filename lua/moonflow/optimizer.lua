@@ -370,9 +370,7 @@ local minimize_signature = arguments.signature("minimize", { { "loss", "any" } }
 --- Makes the job minimise the mean over all elements of a loss, or the sum of the means of several alike.
 --- @param loss Blob|table  a blob or a list of blobs
 function Optimizer:minimize(loss, ...)
-  if getmetatable(self) ~= Optimizer then
-    errors.raise("invalid_argument", "use ':' to call it: optimizer:minimize(loss)")
-  end
+  arguments.check_self(self, Optimizer, "optimizer:minimize")
   local where = self.where .. ":minimize"
   if ... ~= nil then
     minimize_signature:called(where):too_many(1 + select("#", ...),
