@@ -220,11 +220,13 @@ local function misfit(context, message)
   errors.raise("invalid_argument", "the job '" .. context.job .. "' " .. message, context.site)
 end
 
-local function add_leaf(context, value, where, type_name)
-  if not blob.is(value) then
-    misfit(context, "returns " .. arguments.describe(value) .. where .. ", but is declared '-> " .. context.text
-      .. "', which takes " .. type_name .. " there")
-  end
+local function misfit_kind(context, value, where, wanted)
+  misfit(context, "returns " .. arguments.describe(value) .. where .. ", but is declared '-> " .. context.text
+    .. "', which takes " .. wanted .. " there")
+end
+
+local function add_leaf(context, value, where)
+  if not blob.is(value) then misfit_kind(context, value, where, "a blob") end
   blob.id_of(value, context.trace, "the return of '" .. context.job .. "'")
   context.leaves[#context.leaves + 1] = value
   return #context.leaves
@@ -239,10 +241,7 @@ end
 local flatten
 
 local function flatten_dict(context, dtype, value, where)
-  if type(value) ~= "table" or blob.is(value) then
-    misfit(context, "returns " .. arguments.describe(value) .. where .. ", but is declared '-> " .. context.text
-      .. "', which takes a table there")
-  end
+  if type(value) ~= "table" or blob.is(value) then misfit_kind(context, value, where, "a table") end
   local node = { kind = "dict", keys = {} }
   for _, name in ipairs(dtype.names) do
     if value[name] == nil then
@@ -289,17 +288,12 @@ end
 
 function flatten(context, dtype, value, where)
   local family = dtype.family
-  if family == "Numpy" then return add_leaf(context, value, where, "a blob") end
-  if family == "ListNumpy" then return { kind = "list", add_leaf(context, value, where, "a blob") } end
-  if family == "ListListNumpy" then
-    return { kind = "list", { kind = "list", add_leaf(context, value, where, "a blob") } }
-  end
+  if family == "Numpy" then return add_leaf(context, value, where) end
+  if family == "ListNumpy" then return { kind = "list", add_leaf(context, value, where) } end
+  if family == "ListListNumpy" then return { kind = "list", { kind = "list", add_leaf(context, value, where) } } end
   if family == "Dict" then return flatten_dict(context, dtype, value, where) end
   if family == "Bundle" then return flatten_bundle(context, dtype.inner, value, where) end
-  if type(value) ~= "table" or blob.is(value) then
-    misfit(context, "returns " .. arguments.describe(value) .. where .. ", but is declared '-> " .. context.text
-      .. "', which takes a list there")
-  end
+  if type(value) ~= "table" or blob.is(value) then misfit_kind(context, value, where, "a list") end
   check_list(context, value, where)
   local node = { kind = "list" }
   if family == "Tuple" and #value ~= #dtype.items then
