@@ -215,6 +215,11 @@ function session.begin()
   return epoch
 end
 
+-- Asks for a poll where there is something to deliver that the engine knows nothing of.
+local function announce_rest()
+  if late[1] or stash_first <= stash_last then handle:announce() end
+end
+
 -- A handler that yields suspends the wait that it was called from. Whoever delivers meanwhile delivers for that too.
 local function fail_lost()
   errors.raise("wrong_state", "a call waits for a run whose end came while one of its handlers had yielded, so it has "
@@ -231,7 +236,7 @@ function session.finish(run, take, owner)
     local other, token, value, sequence = pull(run)
     if other == run then
       if token == 0 then
-        if late[1] or stash_first <= stash_last then handle:announce() end  -- pulling has ended an announcement
+        announce_rest()  -- pulling has ended an announcement
         return value
       end
       take(owner, token, value, sequence)
@@ -345,11 +350,6 @@ local function end_of(max_ms, what)
 end
 session.end_of = end_of
 
--- Leaves what a poll or a sync has no time for, so that a later one is called for it.
-local function leave_rest()
-  if late[1] or stash_first <= stash_last then handle:announce() end
-end
-
 --- Delivers what is ready, without waiting.
 --- @param max_ms? number  stops after the delivery that uses up this budget. 0 or less, unlike in C, is no time: one
 ---                        delivery. Default: all that is ready
@@ -363,7 +363,7 @@ function session.poll(max_ms)
   local before = handlers.called()
   while handle and step() do
     if stop and handlers.called() > before and (stop == 0 or core.clock() >= stop) then
-      leave_rest()
+      announce_rest()
       break
     end
   end
@@ -383,7 +383,7 @@ local function finish_until(stop)
     end
     if handlers.interrupted() then return false end
   until stop and core.clock() >= stop
-  leave_rest()
+  announce_rest()
   return session.in_flight() == 0 and not late[1] and handle:wait_idle(0)
 end
 
