@@ -475,22 +475,22 @@ function np.set_printoptions(...)
   for name, value in pairs(printing_signature:parse(...)) do ndarray.print_options[name] = value end
 end
 
-require("moonflow.np.order")(np)
-require("moonflow.np.places")(np)
-require("moonflow.np.shape")(np)
-require("moonflow.np.products")(np)
-require("moonflow.np.linear")(np)
-require("moonflow.np.equations")(np)
-require("moonflow.np.factors")(np)
-require("moonflow.np.spectra")(np)
-require("moonflow.np.statistics")(np)
-require("moonflow.np.curves")(np)
-require("moonflow.np.text")(np)
-require("moonflow.np.files")(np)
-require("moonflow.np.pictures")(np)
-require("moonflow.np.sounds")(np)
-require("moonflow.np.torch7")(np)
-require("moonflow.np.minimize")(np)
+require "moonflow.np.order"
+require "moonflow.np.places"
+require "moonflow.np.shape"
+require "moonflow.np.products"
+require "moonflow.np.linear"
+require "moonflow.np.equations"
+require "moonflow.np.factors"
+require "moonflow.np.spectra"
+require "moonflow.np.statistics"
+require "moonflow.np.curves"
+require "moonflow.np.text"
+require "moonflow.np.files"
+require "moonflow.np.pictures"
+require "moonflow.np.sounds"
+require "moonflow.np.torch7"
+require "moonflow.np.minimize"
 --- The product with another array, and the elements no less than one number and no more than another, as np has them.
 for _, name in ipairs({ "dot", "clip" }) do
   core.ndarray_methods[name] = function(a, ...) return np[name](ndarray.own(a, name), ...) end

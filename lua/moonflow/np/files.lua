@@ -5,6 +5,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local refuse_others = require "moonflow.np.beginnings"
+local np = require "moonflow.np.functions"
 
 local as_array, blaming, fail = ndarray.as_array, errors.blaming, errors.raise
 
@@ -32,146 +33,143 @@ end
 -- Raises where a path is no path but the picture itself.
 local pictures = { "^\137PNG", "^\255\216" }  -- what their files begin with
 
---- Adds the functions of files to flow.np.
-return function(np)
-  --- Writes one array; the name gets `.npy` when it lacks it, as NumPy does.
-  --- @return nil
-  function np.save(path, a, ...)
-    refuse_more("np.save", 2, "path, a", ...)
-    blaming("np.save", core.npy_write, with_ending(path, ".npy", "np.save"), as_array(a, "np.save"))
-  end
+--- Writes one array; the name gets `.npy` when it lacks it, as NumPy does.
+--- @return nil
+function np.save(path, a, ...)
+  refuse_more("np.save", 2, "path, a", ...)
+  blaming("np.save", core.npy_write, with_ending(path, ".npy", "np.save"), as_array(a, "np.save"))
+end
 
-  --- Writes named arrays, `np.savez("data", { x = a, y = b })`; a list gets NumPy's names arr_0, arr_1, ...
-  --- @return nil
-  function np.savez(path, arrays, ...)
-    refuse_more("np.savez", 2, "path, arrays", ...)
-    path = with_ending(path, ".npz", "np.savez")
-    if arguments.kind(arrays) ~= "table" then
-      fail("invalid_argument", "np.savez wants a table of arrays, such as { x = a, y = b }, got "
-        .. arguments.describe(arrays))
-    end
-    local named = {}
-    for key, a in pairs(arrays) do
-      local name = type(key) == "number" and "arr_" .. key - 1 or key
-      if named[name] then fail("invalid_argument", "np.savez: two arrays are called '" .. tostring(name) .. "'") end
-      named[name] = as_array(a, "np.savez")
-    end
-    blaming("np.savez", core.npz_write, path, named)
+--- Writes named arrays, `np.savez("data", { x = a, y = b })`; a list gets NumPy's names arr_0, arr_1, ...
+--- @return nil
+function np.savez(path, arrays, ...)
+  refuse_more("np.savez", 2, "path, arrays", ...)
+  path = with_ending(path, ".npz", "np.savez")
+  if arguments.kind(arrays) ~= "table" then
+    fail("invalid_argument", "np.savez wants a table of arrays, such as { x = a, y = b }, got "
+      .. arguments.describe(arrays))
   end
+  local named = {}
+  for key, a in pairs(arrays) do
+    local name = type(key) == "number" and "arr_" .. key - 1 or key
+    if named[name] then fail("invalid_argument", "np.savez: two arrays are called '" .. tostring(name) .. "'") end
+    named[name] = as_array(a, "np.savez")
+  end
+  blaming("np.savez", core.npz_write, path, named)
+end
 
-  --- Writes a picture as PNG; the name gets `.png` when it lacks it. (height, width) is grey, and so is one channel in
-  --- (height, width, channels); 2 are grey and opacity, 3 red, green and blue, 4 these and opacity. uint8 is taken as
-  --- it is, floating values from 0 to 1 become 0 to 255, and what is outside of that the nearer end.
-  --- @return nil
-  function np.save_png(path, a, ...)
-    refuse_more("np.save_png", 2, "path, a", ...)
-    blaming("np.save_png", core.png_write, with_ending(path, ".png", "np.save_png"), as_array(a, "np.save_png"))
-  end
+--- Writes a picture as PNG; the name gets `.png` when it lacks it. (height, width) is grey, and so is one channel in
+--- (height, width, channels); 2 are grey and opacity, 3 red, green and blue, 4 these and opacity. uint8 is taken as
+--- it is, floating values from 0 to 1 become 0 to 255, and what is outside of that the nearer end.
+--- @return nil
+function np.save_png(path, a, ...)
+  refuse_more("np.save_png", 2, "path, a", ...)
+  blaming("np.save_png", core.png_write, with_ending(path, ".png", "np.save_png"), as_array(a, "np.save_png"))
+end
 
-  local raw_parameter = { "raw", "boolean", false, text = "elements as the file has them: 16 bits, such as a depth in "
-    .. "millimetres, as int32 from 0 to 65535, a palette as its numbers, such as the classes of a mask, and fewer bits "
-    .. "than 8 as they are" }
-  local load_png_signature = picture_signature("np.load_png", "path", raw_parameter)
-  --- The picture of a PNG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width,
-  --- channels) in the order of save_png. Palettes and 16 bits become that. What the file says of gamma and colour
-  --- profiles is not heeded.
-  --- @error a file that is none, or damaged
-  function np.load_png(...)
-    local given = load_png_signature:parse(...)
-    load_png_signature:refuse_bytes(given.path, pictures, "a picture", "np.decode_png")
-    refuse_others(given.path, "np.load_png")
-    return blaming("np.load_png", core.png_read, given.path, given.raw)
-  end
+local raw_parameter = { "raw", "boolean", false, text = "elements as the file has them: 16 bits, such as a depth in "
+  .. "millimetres, as int32 from 0 to 65535, a palette as its numbers, such as the classes of a mask, and fewer bits "
+  .. "than 8 as they are" }
+local load_png_signature = picture_signature("np.load_png", "path", raw_parameter)
+--- The picture of a PNG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width,
+--- channels) in the order of save_png. Palettes and 16 bits become that. What the file says of gamma and colour
+--- profiles is not heeded.
+--- @error a file that is none, or damaged
+function np.load_png(...)
+  local given = load_png_signature:parse(...)
+  load_png_signature:refuse_bytes(given.path, pictures, "a picture", "np.decode_png")
+  refuse_others(given.path, "np.load_png")
+  return blaming("np.load_png", core.png_read, given.path, given.raw)
+end
 
-  local decode_png_signature = picture_signature("np.decode_png", "bytes", raw_parameter)
-  --- The same of a string with the bytes of a PNG file, from a socket or an archive.
-  --- @error bytes that are none, or damaged
-  function np.decode_png(...)
-    local given = decode_png_signature:parse(arguments.of_bytes(...))
-    return blaming("np.decode_png", core.png_decode, given.bytes, given.raw)
-  end
+local decode_png_signature = picture_signature("np.decode_png", "bytes", raw_parameter)
+--- The same of a string with the bytes of a PNG file, from a socket or an archive.
+--- @error bytes that are none, or damaged
+function np.decode_png(...)
+  local given = decode_png_signature:parse(arguments.of_bytes(...))
+  return blaming("np.decode_png", core.png_decode, given.bytes, given.raw)
+end
 
-  local save_jpeg_signature = arguments.signature("np.save_jpeg", {
-    { "path", "string" }, { "a", "any" }, { "quality", "integer", 90 },
-  })
-  --- Writes a picture as JPEG, which is a quarter of a PNG or less and not quite the same; the name gets `.jpg` when
-  --- it has no such ending. (height, width) is grey, (height, width, 3) red, green and blue; elements as of save_png.
-  --- @param quality? integer  from 1 to 100
-  --- @return nil
-  --- @error a picture of another shape; a file that cannot be written
-  function np.save_jpeg(...)
-    local given = save_jpeg_signature:parse(...)
-    local path = given.path
-    if given.quality < 1 or given.quality > 100 then
-      save_jpeg_signature:fail((": quality is from 1 to 100, got %d"):format(given.quality))
-    end
-    if not path:lower():find("%.jpe?g$") then path = path .. ".jpg" end
-    blaming("np.save_jpeg", core.jpeg_write, path, as_array(given.a, "np.save_jpeg"), given.quality)
+local save_jpeg_signature = arguments.signature("np.save_jpeg", {
+  { "path", "string" }, { "a", "any" }, { "quality", "integer", 90 },
+})
+--- Writes a picture as JPEG, which is a quarter of a PNG or less and not quite the same; the name gets `.jpg` when
+--- it has no such ending. (height, width) is grey, (height, width, 3) red, green and blue; elements as of save_png.
+--- @param quality? integer  from 1 to 100
+--- @return nil
+--- @error a picture of another shape; a file that cannot be written
+function np.save_jpeg(...)
+  local given = save_jpeg_signature:parse(...)
+  local path = given.path
+  if given.quality < 1 or given.quality > 100 then
+    save_jpeg_signature:fail((": quality is from 1 to 100, got %d"):format(given.quality))
   end
+  if not path:lower():find("%.jpe?g$") then path = path .. ".jpg" end
+  blaming("np.save_jpeg", core.jpeg_write, path, as_array(given.a, "np.save_jpeg"), given.quality)
+end
 
-  local exif_parameter = { "apply_exif_orientation", "boolean", true, text = "upright, as the camera says that it was "
-    .. "held, so height and width may be exchanged; false: as the pixels are stored" }
-  local load_jpeg_signature = picture_signature("np.load_jpeg", "path", exif_parameter)
-  --- The picture of a JPEG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width, 3),
-  --- red, green and blue. The colours of a press, CMYK, become these as well, without a colour profile.
-  --- @error a file that is none, or damaged
-  function np.load_jpeg(...)
-    local given = load_jpeg_signature:parse(...)
-    load_jpeg_signature:refuse_bytes(given.path, pictures, "a picture", "np.decode_jpeg")
-    refuse_others(given.path, "np.load_jpeg")
-    return blaming("np.load_jpeg", core.jpeg_read, given.path, given.apply_exif_orientation)
-  end
+local exif_parameter = { "apply_exif_orientation", "boolean", true, text = "upright, as the camera says that it was "
+  .. "held, so height and width may be exchanged; false: as the pixels are stored" }
+local load_jpeg_signature = picture_signature("np.load_jpeg", "path", exif_parameter)
+--- The picture of a JPEG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width, 3),
+--- red, green and blue. The colours of a press, CMYK, become these as well, without a colour profile.
+--- @error a file that is none, or damaged
+function np.load_jpeg(...)
+  local given = load_jpeg_signature:parse(...)
+  load_jpeg_signature:refuse_bytes(given.path, pictures, "a picture", "np.decode_jpeg")
+  refuse_others(given.path, "np.load_jpeg")
+  return blaming("np.load_jpeg", core.jpeg_read, given.path, given.apply_exif_orientation)
+end
 
-  local decode_jpeg_signature = picture_signature("np.decode_jpeg", "bytes", exif_parameter)
-  --- The same of a string with the bytes of a JPEG file, such as `record.encoded` of flow.data.ofrecords, a frame of a
-  --- camera or what came from a socket.
-  --- @error bytes that are none, or damaged
-  function np.decode_jpeg(...)
-    local given = decode_jpeg_signature:parse(arguments.of_bytes(...))
-    return blaming("np.decode_jpeg", core.jpeg_decode, given.bytes, given.apply_exif_orientation)
-  end
+local decode_jpeg_signature = picture_signature("np.decode_jpeg", "bytes", exif_parameter)
+--- The same of a string with the bytes of a JPEG file, such as `record.encoded` of flow.data.ofrecords, a frame of a
+--- camera or what came from a socket.
+--- @error bytes that are none, or damaged
+function np.decode_jpeg(...)
+  local given = decode_jpeg_signature:parse(arguments.of_bytes(...))
+  return blaming("np.decode_jpeg", core.jpeg_decode, given.bytes, given.apply_exif_orientation)
+end
 
-  local load_signature = arguments.signature("np.load", {
-    { "path", "string" },
-    { "names", "any?", text = "of an npz file: the arrays to read, a list; all when left out" },
-  })
-  local function names_of(given, signature, is_npz, none)
-    local names = given.names
-    if names == nil then return nil end
-    if not is_npz then signature:fail(": names are those of an npz file, and " .. none) end
-    if type(names) == "string" then names = { names } end
-    if type(names) ~= "table" then
-      signature:fail(": names must be a list of names of arrays, got " .. arguments.describe(names))
-    end
-    return arguments.check_list(names, signature.where .. ": the list of names")
+local load_signature = arguments.signature("np.load", {
+  { "path", "string" },
+  { "names", "any?", text = "of an npz file: the arrays to read, a list; all when left out" },
+})
+local function names_of(given, signature, is_npz, none)
+  local names = given.names
+  if names == nil then return nil end
+  if not is_npz then signature:fail(": names are those of an npz file, and " .. none) end
+  if type(names) == "string" then names = { names } end
+  if type(names) ~= "table" then
+    signature:fail(": names must be a list of names of arrays, got " .. arguments.describe(names))
   end
+  return arguments.check_list(names, signature.where .. ": the list of names")
+end
 
-  --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which. What has no dtype
-  --- here gets another one that holds it: int16 and uint16 become int32, uint32 and uint64 int64, bool int8.
-  --- @return any
-  --- @error a file that is neither, or damaged; an array of text or of Python's objects; a name that is not there
-  function np.load(...)
-    local given = load_signature:parse(...)
-    load_signature:refuse_bytes(given.path, { "^\147NUMPY", "^PK\3\4" }, "a file", "np.load_memory")
-    local is_npz = refuse_others(given.path, "np.load"):sub(1, 2) == "PK"
-    local names = names_of(given, load_signature, is_npz, "'" .. given.path .. "' is none")
-    if is_npz then return blaming("np.load", core.npz_read, given.path, nil, names) end
-    return blaming("np.load", core.npy_read, given.path)
-  end
+--- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which. What has no dtype
+--- here gets another one that holds it: int16 and uint16 become int32, uint32 and uint64 int64, bool int8.
+--- @return any
+--- @error a file that is neither, or damaged; an array of text or of Python's objects; a name that is not there
+function np.load(...)
+  local given = load_signature:parse(...)
+  load_signature:refuse_bytes(given.path, { "^\147NUMPY", "^PK\3\4" }, "a file", "np.load_memory")
+  local is_npz = refuse_others(given.path, "np.load"):sub(1, 2) == "PK"
+  local names = names_of(given, load_signature, is_npz, "'" .. given.path .. "' is none")
+  if is_npz then return blaming("np.load", core.npz_read, given.path, nil, names) end
+  return blaming("np.load", core.npy_read, given.path)
+end
 
-  local load_memory_signature = arguments.signature("np.load_memory", {
-    { "bytes", "string" },
-    { "names", "any?", text = "of an npz file: the arrays to read, a list; all when left out" },
-  })
-  --- The same of a string with the bytes of such a file, as a game finds it in its archive:
-  --- `np.load_memory(love.filesystem.read("levels.npz"))`.
-  --- @return any
-  --- @error bytes that are neither, or damaged; an array of text or of Python's objects; a name that is not there
-  function np.load_memory(...)
-    local given = load_memory_signature:parse(arguments.of_bytes(...))
-    local is_npz = given.bytes:sub(1, 2) == "PK"
-    local names = names_of(given, load_memory_signature, is_npz, "these bytes are none")
-    if is_npz then return blaming("np.load_memory", core.npz_decode, given.bytes, names) end
-    return blaming("np.load_memory", core.npy_decode, given.bytes)
-  end
+local load_memory_signature = arguments.signature("np.load_memory", {
+  { "bytes", "string" },
+  { "names", "any?", text = "of an npz file: the arrays to read, a list; all when left out" },
+})
+--- The same of a string with the bytes of such a file, as a game finds it in its archive:
+--- `np.load_memory(love.filesystem.read("levels.npz"))`.
+--- @return any
+--- @error bytes that are neither, or damaged; an array of text or of Python's objects; a name that is not there
+function np.load_memory(...)
+  local given = load_memory_signature:parse(arguments.of_bytes(...))
+  local is_npz = given.bytes:sub(1, 2) == "PK"
+  local names = names_of(given, load_memory_signature, is_npz, "these bytes are none")
+  if is_npz then return blaming("np.load_memory", core.npz_decode, given.bytes, names) end
+  return blaming("np.load_memory", core.npy_decode, given.bytes)
 end

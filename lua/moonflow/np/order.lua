@@ -6,6 +6,7 @@ local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local np = require "moonflow.np.functions"
 
 local evaluate, cast, as_array = ndarray.evaluate, ndarray.cast, ndarray.as_array
 local axis_of, cut = ndarray.axis_of, ndarray.cut
@@ -77,329 +78,327 @@ local function accumulate(p, outer, count, inner, sums, join)
   end
 end
 
-return function(np)
-  -- ---- order --------------------------------------------------------------------------------------------------------
+-- ---- order --------------------------------------------------------------------------------------------------------
 
-  --- np.sort(a, axis): the values in their order, NaN last; np.argsort: their places, equal ones in theirs. With
-  --- `descending = true`, which NumPy has not, the greatest first, NaN before them, and equal ones in their order too.
-  for _, op in ipairs({ "sort", "argsort" }) do
-    local called = "np." .. op
-    local signed = signature(called, { { "a", "any" }, { "axis", "integer", -1 }, { "descending", "boolean", false } })
-    np[op] = function(...)
-      local given = signed:parse(...)
-      local a = as_array(given.a, called)
-      local attrs = { direction = given.descending and "DESCENDING" or "ASCENDING" }
-      return along(a, axis_of(a, given.axis, called), function(rows)
-        return (evaluate(op, { rows }, attrs, called))
-      end)
+--- np.sort(a, axis): the values in their order, NaN last; np.argsort: their places, equal ones in theirs. With
+--- `descending = true`, which NumPy has not, the greatest first, NaN before them, and equal ones in their order too.
+for _, op in ipairs({ "sort", "argsort" }) do
+  local called = "np." .. op
+  local signed = signature(called, { { "a", "any" }, { "axis", "integer", -1 }, { "descending", "boolean", false } })
+  np[op] = function(...)
+    local given = signed:parse(...)
+    local a = as_array(given.a, called)
+    local attrs = { direction = given.descending and "DESCENDING" or "ASCENDING" }
+    return along(a, axis_of(a, given.axis, called), function(rows)
+      return (evaluate(op, { rows }, attrs, called))
+    end)
+  end
+end
+
+local lexsort_signature = signature("np.lexsort", { { "keys", "any" }, { "axis", "integer", -1 } })
+--- The places that put several keys in order at once: by the last one, what is equal there by the one before it, and
+--- so on; `np.lexsort({ second, first })`. Keys are a list of arrays of one shape, or the rows of an array, and each
+--- is sorted along `axis`.
+--- @error no key; keys of different shapes
+function np.lexsort(...)
+  local given = lexsort_signature:parse(...)
+  local keys, order = given.keys, nil
+  if ndarray.is_array(keys) then
+    local rows = {}
+    for i, row in keys:rows() do rows[i + 1] = row end
+    keys = rows
+  end
+  if type(keys) ~= "table" or #keys == 0 then
+    fail("invalid_argument", "np.lexsort wants a list of arrays, the last of which comes first, got "
+      .. arguments.describe(given.keys) .. (type(keys) == "table" and " without one" or ""))
+  end
+  local first = as_array(keys[1], "np.lexsort")
+  for i, key in ipairs(keys) do
+    key = as_array(key, "np.lexsort")
+    if key.shape ~= first.shape then
+      fail("shape_mismatch", ("np.lexsort: key %d is %s, the first one is %s"):format(i, tostring(key.shape),
+        tostring(first.shape)))
+    end
+    local axis = axis_of(key, given.axis, "np.lexsort")
+    -- Equal ones stay in their order, which is that of the keys before.
+    local further = np.argsort(order and np.take_along_axis(key, order, axis) or key, axis)
+    order = order and np.take_along_axis(order, further, axis) or further
+  end
+  return order
+end
+
+local along_signature = signature("np.take_along_axis",
+  { { "a", "any" }, { "indices", "any" }, { "axis", "integer" } })
+--- Elements at places along an axis, as np.argsort gives them: out[i, j] = a[i, indices[i, j]] for axis 1. The other
+--- axes of both agree.
+function np.take_along_axis(...)
+  local given = along_signature:parse(...)
+  local a = as_array(given.a, "np.take_along_axis")
+  local axis = axis_of(a, given.axis, "np.take_along_axis")
+  local places = ndarray.places(given.indices, a.shape[axis], "np.take_along_axis")
+  return (evaluate("dim_gather", { a, places }, { dim = axis }, "np.take_along_axis"))
+end
+
+local search_signature = signature("np.searchsorted",
+  { { "a", "any" }, { "v", "any" }, { "side", "string", "left" } })
+--- Where in the ascending `a` each value of `v` would stand: before those that are equal to it, or with
+--- `side = "right"` behind them. Of a number a number.
+function np.searchsorted(...)
+  local given = search_signature:parse(...)
+  local a, v = ndarray.both(given.a, given.v, "np.searchsorted")
+  if a.rank ~= 1 then
+    fail("shape_mismatch", "np.searchsorted looks in an array of one axis, got " .. tostring(a.shape))
+  end
+  if given.side ~= "left" and given.side ~= "right" then
+    fail("invalid_argument", "np.searchsorted: the side is \"left\" or \"right\", got '" .. given.side .. "'"
+      .. arguments.suggestion(given.side, { "left", "right" }))
+  end
+  local one, other = ndarray.operands(a, v, "np.searchsorted")
+  one, other = readable(one), readable(other)
+  local order = np.argsort(other:ravel())
+  local places = core.zeros("int64", v.shape:table())
+  find_all(one:ptr(), #one, other:ptr(), order:ptr(), #order, places:ptr(),
+    given.side == "left" and is_below or is_not_above)
+  return type(given.v) == "number" and places:item() or places
+end
+
+-- The values that this share of the others is not above. Of a list of shares, one slice for each of them.
+local function quantiles(given, whole, called)
+  local a, q, axis, ones = ndarray.floating(as_array(given.a, called)), given.q
+  local axes = given.axis and flat_list(given.axis) or {}
+  a, axis, ones = ndarray.with_one_axis(a, axes, called)
+  local count = a.shape[axis]
+  if count == 0 then fail("invalid_argument", called .. " of no values") end
+  local sorted = np.sort(a, axis)
+  local function at(i) return cut(sorted, axis, { i, i + 1 }) end
+  local is_unknown = np.isnan(at(count - 1))
+  local function one(share)
+    if not (share >= 0 and share <= whole) then
+      fail("invalid_argument", ("%s: q is from 0 to %d, got %g"):format(called, whole, share))
+    end
+    local place = (count - 1) * share / whole
+    local below = at(math.floor(place))
+    local result = place % 1 == 0 and below or below + (at(math.ceil(place)) - below) * (place % 1)
+    result = np.squeeze(np.where(is_unknown, np.nan, result), axis)
+    return given.keepdims and result:reshape(ones) or result
+  end
+  if type(q) == "number" then
+    local result = one(q)
+    return (#axes > 0 or given.keepdims) and result or result:item()
+  end
+  local results = {}
+  if not ndarray.is_array(q) then q = np.array(q, "float64") end
+  for i, share in ipairs(q:ravel():totable()) do results[i] = one(share) end
+  return np.stack(results)
+end
+
+local percentile_signature = signature("np.percentile",
+  { { "a", "any" }, { "q", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
+--- What `q` percent of the values are not above, between two of them by their distances. Without an axis a number.
+--- Of a list of percentages an array, with an axis for them before the others.
+--- @return any
+function np.percentile(...)
+  return quantiles(percentile_signature:parse(...), 100, "np.percentile")
+end
+
+local quantile_signature = signature("np.quantile",
+  { { "a", "any" }, { "q", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
+--- np.percentile with shares from 0 to 1 in place of percentages.
+--- @return any
+function np.quantile(...)
+  return quantiles(quantile_signature:parse(...), 1, "np.quantile")
+end
+
+local median_signature = signature("np.median",
+  { { "a", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
+--- The value in the middle of the others, or between the two that are. Without an axis a number.
+--- @return any
+function np.median(...)
+  local given = median_signature:parse(...)
+  given.q = 50
+  return quantiles(given, 100, "np.median")
+end
+
+-- ---- sets ---------------------------------------------------------------------------------------------------------
+
+-- Those of these values that an integer may be equal to, as int64.
+local function whole_values(values)
+  if not dtypes.floating[values.dtype] then return cast(values, "int64") end
+  return cast(np.compress(values:eq(np.rint(values)) * np.abs(values):le(2 ^ 53), values), "int64")
+end
+
+local isin_signature = signature("np.isin", { { "a", "any" }, { "values", "any" } })
+--- 1 where an element of `a` is one of `values`, int8.
+function np.isin(...)
+  local given = isin_signature:parse(...)
+  local a, values = ndarray.both(given.a, given.values, "np.isin")
+  values = values:ravel()
+  local is_whole = not dtypes.floating[a.dtype]
+  if is_whole then values = whole_values(values) end
+  if #values == 0 then return np.zeros(a.shape:table(), "int8") end
+  -- Far from 2^53, from where on whole numbers share one of Lua's.
+  if is_whole and values:ge(-2 ^ 52):all() and values:le(2 ^ 52):all() then
+    local least, most = values:min(), values:max()
+    if most - least < MOST_OF_TABLE then
+      local is_there, out = np.bincount(values - least):ne(0), core.zeros("int8", a.shape:table())
+      look_up(a:ptr(), a.shape:count(), is_there:ptr(), least, most, out:ptr())
+      return out
     end
   end
+  a, values = ndarray.operands(a, values, "np.isin")
+  local sorted = np.sort(values)
+  -- Of a number that searchsorted was given it would give a number.
+  return sorted:take(np.minimum(np.searchsorted(sorted, a), #sorted - 1)):eq(a)
+end
 
-  local lexsort_signature = signature("np.lexsort", { { "keys", "any" }, { "axis", "integer", -1 } })
-  --- The places that put several keys in order at once: by the last one, what is equal there by the one before it, and
-  --- so on; `np.lexsort({ second, first })`. Keys are a list of arrays of one shape, or the rows of an array, and each
-  --- is sorted along `axis`.
-  --- @error no key; keys of different shapes
-  function np.lexsort(...)
-    local given = lexsort_signature:parse(...)
-    local keys, order = given.keys, nil
-    if ndarray.is_array(keys) then
-      local rows = {}
-      for i, row in keys:rows() do rows[i + 1] = row end
-      keys = rows
-    end
-    if type(keys) ~= "table" or #keys == 0 then
-      fail("invalid_argument", "np.lexsort wants a list of arrays, the last of which comes first, got "
-        .. arguments.describe(given.keys) .. (type(keys) == "table" and " without one" or ""))
-    end
-    local first = as_array(keys[1], "np.lexsort")
-    for i, key in ipairs(keys) do
-      key = as_array(key, "np.lexsort")
-      if key.shape ~= first.shape then
-        fail("shape_mismatch", ("np.lexsort: key %d is %s, the first one is %s"):format(i, tostring(key.shape),
-          tostring(first.shape)))
-      end
-      local axis = axis_of(key, given.axis, "np.lexsort")
-      -- Equal ones stay in their order, which is that of the keys before.
-      local further = np.argsort(order and np.take_along_axis(key, order, axis) or key, axis)
-      order = order and np.take_along_axis(order, further, axis) or further
-    end
-    return order
+local setdiff_signature = signature("np.setdiff1d", { { "a", "any" }, { "b", "any" } })
+--- The values of `a` that are not in `b`, each once, sorted.
+function np.setdiff1d(...)
+  local given = setdiff_signature:parse(...)
+  local a, b = ndarray.both(given.a, given.b, "np.setdiff1d")
+  local values = np.unique(a)
+  return np.compress(1 - np.isin(values, b), values)
+end
+
+local intersect_signature = signature("np.intersect1d", { { "a", "any" }, { "b", "any" } })
+--- The values of `a` that are in `b` too, each once, sorted.
+function np.intersect1d(...)
+  local given = intersect_signature:parse(...)
+  local a, b = ndarray.both(given.a, given.b, "np.intersect1d")
+  local values = np.unique(a)
+  return np.compress(np.isin(values, b), values)
+end
+
+local union_signature = signature("np.union1d", { { "a", "any" }, { "b", "any" } })
+--- The values of either, each once, sorted.
+function np.union1d(...)
+  local given = union_signature:parse(...)
+  local a, b = ndarray.both(given.a, given.b, "np.union1d")
+  return (np.unique(np.concat({ a:ravel(), b:ravel() })))
+end
+
+local unique_signature = signature("np.unique",
+  { { "a", "any" }, { "return_inverse", "boolean", false }, { "return_counts", "boolean", false },
+    { "return_index", "boolean", false } })
+--- The values that occur, each once, sorted. On demand also, in this order, the place in `a`, flattened, where each
+--- stands first, the place among them of each element of `a`, and how often each occurs:
+--- `local classes, counts = np.unique(labels, { return_counts = true })`.
+function np.unique(...)
+  local given = unique_signature:parse(...)
+  local a = as_array(given.a, "np.unique"):ravel()
+  local sorted, count = np.sort(a), #a
+  local one, other = sorted:slice({ 1, count }), sorted:slice({ 0, math.max(count - 1, 0) })
+  -- A NaN, which is not even equal to itself, counts as equal to the NaN before it.
+  local differs = one:ne(other) * (1 - np.isnan(one) * np.isnan(other))
+  local is_first = np.concat({ np.ones({ math.min(count, 1) }, "int8"), differs })
+  local firsts = np.flatnonzero(is_first)
+  local results = { sorted:take(firsts, 0) }
+  local order = (given.return_index or given.return_inverse) and np.argsort(a)  -- equal ones in that of their places
+  if given.return_index then results[#results + 1] = order:take(firsts, 0) end
+  if given.return_inverse then results[#results + 1] = (np.cumsum(is_first) - 1):take(np.argsort(order), 0) end
+  if given.return_counts then results[#results + 1] = np.diff(np.concat({ firsts, np.array({ count }, "int64") })) end
+  return unpack(results)
+end
+
+-- ---- sums and counts ----------------------------------------------------------------------------------------------
+
+-- What `join` makes of all elements up to each one along an axis: floats in double precision, integers as int64.
+local function cumulative(given, name, join)
+  local a = as_array(given.a, name)
+  if not given.axis then a = a:ravel() end
+  local axis, dtype = axis_of(a, given.axis or 0, name), a.dtype
+  local is_floating = dtypes.floating[dtype]
+  local joined = is_floating and readable(a) or cast(a, "int64")
+  if rawequal(joined, a) then joined = a:copy() end
+  local outer, inner = 1, 1
+  for i = 0, a.rank - 1 do
+    if i < axis then outer = outer * a.shape[i] elseif i > axis then inner = inner * a.shape[i] end
   end
-
-  local along_signature = signature("np.take_along_axis",
-    { { "a", "any" }, { "indices", "any" }, { "axis", "integer" } })
-  --- Elements at places along an axis, as np.argsort gives them: out[i, j] = a[i, indices[i, j]] for axis 1. The other
-  --- axes of both agree.
-  function np.take_along_axis(...)
-    local given = along_signature:parse(...)
-    local a = as_array(given.a, "np.take_along_axis")
-    local axis = axis_of(a, given.axis, "np.take_along_axis")
-    local places = ndarray.places(given.indices, a.shape[axis], "np.take_along_axis")
-    return (evaluate("dim_gather", { a, places }, { dim = axis }, "np.take_along_axis"))
+  if a.nbytes > 0 then
+    local sums = core.zeros(is_floating and "float64" or "int64", { inner })
+    accumulate(joined:ptr(), outer, a.shape[axis], inner, sums:ptr(), join)
   end
+  return is_floating and cast(joined, dtype) or joined
+end
 
-  local search_signature = signature("np.searchsorted",
-    { { "a", "any" }, { "v", "any" }, { "side", "string", "left" } })
-  --- Where in the ascending `a` each value of `v` would stand: before those that are equal to it, or with
-  --- `side = "right"` behind them. Of a number a number.
-  function np.searchsorted(...)
-    local given = search_signature:parse(...)
-    local a, v = ndarray.both(given.a, given.v, "np.searchsorted")
-    if a.rank ~= 1 then
-      fail("shape_mismatch", "np.searchsorted looks in an array of one axis, got " .. tostring(a.shape))
-    end
-    if given.side ~= "left" and given.side ~= "right" then
-      fail("invalid_argument", "np.searchsorted: the side is \"left\" or \"right\", got '" .. given.side .. "'"
-        .. arguments.suggestion(given.side, { "left", "right" }))
-    end
-    local one, other = ndarray.operands(a, v, "np.searchsorted")
-    one, other = readable(one), readable(other)
-    local order = np.argsort(other:ravel())
-    local places = core.zeros("int64", v.shape:table())
-    find_all(one:ptr(), #one, other:ptr(), order:ptr(), #order, places:ptr(),
-      given.side == "left" and is_below or is_not_above)
-    return type(given.v) == "number" and places:item() or places
+local cumsum_signature = signature("np.cumsum", { { "a", "any" }, { "axis", "integer?" } })
+--- The sums of the elements up to each one along `axis`, or of the flattened array; integers as int64.
+function np.cumsum(...)
+  return cumulative(cumsum_signature:parse(...), "np.cumsum", add)
+end
+
+local cumprod_signature = signature("np.cumprod", { { "a", "any" }, { "axis", "integer?" } })
+--- The products of the elements up to each one along `axis`, or of the flattened array; integers as int64.
+function np.cumprod(...)
+  return cumulative(cumprod_signature:parse(...), "np.cumprod", multiply)
+end
+
+local bincount_signature = signature("np.bincount",
+  { { "a", "any" }, { "weights", "any?" }, { "minlength", "integer", 0 } })
+--- How often each of the numbers 0, 1, ... occurs among the integers `a`, or the sums of their weights; whole ones as
+--- int64.
+function np.bincount(...)
+  local given = bincount_signature:parse(...)
+  local a = as_array(given.a, "np.bincount"):ravel()
+  if dtypes.floating[a.dtype] then
+    fail("dtype_mismatch", "np.bincount wants integers, got " .. a.dtype .. "; cast them first, with :astype")
   end
-
-  -- The values that this share of the others is not above. Of a list of shares, one slice for each of them.
-  local function quantiles(given, whole, called)
-    local a, q, axis, ones = ndarray.floating(as_array(given.a, called)), given.q
-    local axes = given.axis and flat_list(given.axis) or {}
-    a, axis, ones = ndarray.with_one_axis(a, axes, called)
-    local count = a.shape[axis]
-    if count == 0 then fail("invalid_argument", called .. " of no values") end
-    local sorted = np.sort(a, axis)
-    local function at(i) return cut(sorted, axis, { i, i + 1 }) end
-    local is_unknown = np.isnan(at(count - 1))
-    local function one(share)
-      if not (share >= 0 and share <= whole) then
-        fail("invalid_argument", ("%s: q is from 0 to %d, got %g"):format(called, whole, share))
-      end
-      local place = (count - 1) * share / whole
-      local below = at(math.floor(place))
-      local result = place % 1 == 0 and below or below + (at(math.ceil(place)) - below) * (place % 1)
-      result = np.squeeze(np.where(is_unknown, np.nan, result), axis)
-      return given.keepdims and result:reshape(ones) or result
-    end
-    if type(q) == "number" then
-      local result = one(q)
-      return (#axes > 0 or given.keepdims) and result or result:item()
-    end
-    local results = {}
-    if not ndarray.is_array(q) then q = np.array(q, "float64") end
-    for i, share in ipairs(q:ravel():totable()) do results[i] = one(share) end
-    return np.stack(results)
+  if #a > 0 and a:min() < 0 then
+    fail("out_of_range", ("np.bincount counts from 0, and got %d"):format(a:min()))
   end
+  local weights = given.weights and as_array(given.weights, "np.bincount"):ravel() or np.ones({ #a }, "int64")
+  local dtype = dtypes.floating[weights.dtype] and weights.dtype or "int64"
+  -- One float32 after the other, a sum would end where the next weight is less than half of its last bit.
+  weights = cast(weights, dtype == "int64" and dtype or "float64")
+  local bins = math.max(#a > 0 and a:max() + 1 or 0, given.minlength)
+  local sums = evaluate("unsorted_segment_sum", { weights, cast(a, "int64") }, { num_segments = bins }, "np.bincount")
+  return cast(sums, dtype)
+end
 
-  local percentile_signature = signature("np.percentile",
-    { { "a", "any" }, { "q", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
-  --- What `q` percent of the values are not above, between two of them by their distances. Without an axis a number.
-  --- Of a list of percentages an array, with an axis for them before the others.
-  --- @return any
-  function np.percentile(...)
-    return quantiles(percentile_signature:parse(...), 100, "np.percentile")
+local histogram_signature = signature("np.histogram",
+  { { "a", "any" }, { "bins", "any", 10 }, { "range", "list?" }, { "density", "boolean", false } })
+-- The edges of `bins` equally wide bins over the range, which without a word is that of the values.
+local function equal_edges(a, bins, range)
+  local least, most = 0, 1
+  if range then
+    least, most = unpack(flat_list(range))
+  elseif #a > 0 then
+    least, most = a:min(), a:max()
   end
-
-  local quantile_signature = signature("np.quantile",
-    { { "a", "any" }, { "q", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
-  --- np.percentile with shares from 0 to 1 in place of percentages.
-  --- @return any
-  function np.quantile(...)
-    return quantiles(quantile_signature:parse(...), 1, "np.quantile")
+  if bins % 1 ~= 0 or bins < 1 then
+    fail("invalid_argument", ("np.histogram: there must be at least one bin, got %g"):format(bins))
   end
-
-  local median_signature = signature("np.median",
-    { { "a", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
-  --- The value in the middle of the others, or between the two that are. Without an axis a number.
-  --- @return any
-  function np.median(...)
-    local given = median_signature:parse(...)
-    given.q = 50
-    return quantiles(given, 100, "np.median")
+  if type(least) ~= "number" or type(most) ~= "number" or not (most - least >= 0 and most - least < math.huge) then
+    fail("invalid_argument", ("np.histogram: %s from %s to %s is no range; range = { least, most } gives one"):format(
+      range and "the range" or "the values", tostring(least), tostring(most)))
   end
+  if least == most then least, most = least - 0.5, most + 0.5 end
+  return np.linspace(least, most, bins + 1, a.dtype)
+end
 
-  -- ---- sets ---------------------------------------------------------------------------------------------------------
-
-  -- Those of these values that an integer may be equal to, as int64.
-  local function whole_values(values)
-    if not dtypes.floating[values.dtype] then return cast(values, "int64") end
-    return cast(np.compress(values:eq(np.rint(values)) * np.abs(values):le(2 ^ 53), values), "int64")
+--- How many values lie in each bin, int64, and the edges of the bins: `local counts, edges = np.histogram(a, 20)`.
+--- A bin has its lower edge and not its upper one; the last has both. `bins` is how many equally wide ones, over
+--- `range`, or the edges themselves, ascending. With `density = true` the counts are such that the area is 1.
+function np.histogram(...)
+  local given = histogram_signature:parse(...)
+  local of_edges = ndarray.is_array(given.bins) and given.bins.dtype
+  local a = ndarray.floating(as_array(given.a, "np.histogram", of_edges)):ravel()
+  local edges = type(given.bins) == "number" and equal_edges(a, given.bins, given.range)
+    or as_array(given.bins, "np.histogram", a.dtype)
+  if edges.rank ~= 1 or #edges < 2 or not np.diff(edges):ge(0):all() then
+    fail("invalid_argument", "np.histogram: the edges must be two or more numbers, ascending")
   end
+  local sorted, inner = np.sort(a), cut(edges, 0, { 0, #edges - 1 })
+  local below = np.concat({ np.searchsorted(sorted, inner), np.searchsorted(sorted, edges:rows(#edges - 1, 1),
+    { side = "right" }) })
+  local counts = np.diff(below)
+  if given.density then counts = counts / np.diff(edges) / counts:sum() end
+  return counts, edges
+end
 
-  local isin_signature = signature("np.isin", { { "a", "any" }, { "values", "any" } })
-  --- 1 where an element of `a` is one of `values`, int8.
-  function np.isin(...)
-    local given = isin_signature:parse(...)
-    local a, values = ndarray.both(given.a, given.values, "np.isin")
-    values = values:ravel()
-    local is_whole = not dtypes.floating[a.dtype]
-    if is_whole then values = whole_values(values) end
-    if #values == 0 then return np.zeros(a.shape:table(), "int8") end
-    -- Far from 2^53, from where on whole numbers share one of Lua's.
-    if is_whole and values:ge(-2 ^ 52):all() and values:le(2 ^ 52):all() then
-      local least, most = values:min(), values:max()
-      if most - least < MOST_OF_TABLE then
-        local is_there, out = np.bincount(values - least):ne(0), core.zeros("int8", a.shape:table())
-        look_up(a:ptr(), a.shape:count(), is_there:ptr(), least, most, out:ptr())
-        return out
-      end
-    end
-    a, values = ndarray.operands(a, values, "np.isin")
-    local sorted = np.sort(values)
-    -- Of a number that searchsorted was given it would give a number.
-    return sorted:take(np.minimum(np.searchsorted(sorted, a), #sorted - 1)):eq(a)
-  end
-
-  local setdiff_signature = signature("np.setdiff1d", { { "a", "any" }, { "b", "any" } })
-  --- The values of `a` that are not in `b`, each once, sorted.
-  function np.setdiff1d(...)
-    local given = setdiff_signature:parse(...)
-    local a, b = ndarray.both(given.a, given.b, "np.setdiff1d")
-    local values = np.unique(a)
-    return np.compress(1 - np.isin(values, b), values)
-  end
-
-  local intersect_signature = signature("np.intersect1d", { { "a", "any" }, { "b", "any" } })
-  --- The values of `a` that are in `b` too, each once, sorted.
-  function np.intersect1d(...)
-    local given = intersect_signature:parse(...)
-    local a, b = ndarray.both(given.a, given.b, "np.intersect1d")
-    local values = np.unique(a)
-    return np.compress(np.isin(values, b), values)
-  end
-
-  local union_signature = signature("np.union1d", { { "a", "any" }, { "b", "any" } })
-  --- The values of either, each once, sorted.
-  function np.union1d(...)
-    local given = union_signature:parse(...)
-    local a, b = ndarray.both(given.a, given.b, "np.union1d")
-    return (np.unique(np.concat({ a:ravel(), b:ravel() })))
-  end
-
-  local unique_signature = signature("np.unique",
-    { { "a", "any" }, { "return_inverse", "boolean", false }, { "return_counts", "boolean", false },
-      { "return_index", "boolean", false } })
-  --- The values that occur, each once, sorted. On demand also, in this order, the place in `a`, flattened, where each
-  --- stands first, the place among them of each element of `a`, and how often each occurs:
-  --- `local classes, counts = np.unique(labels, { return_counts = true })`.
-  function np.unique(...)
-    local given = unique_signature:parse(...)
-    local a = as_array(given.a, "np.unique"):ravel()
-    local sorted, count = np.sort(a), #a
-    local one, other = sorted:slice({ 1, count }), sorted:slice({ 0, math.max(count - 1, 0) })
-    -- A NaN, which is not even equal to itself, counts as equal to the NaN before it.
-    local differs = one:ne(other) * (1 - np.isnan(one) * np.isnan(other))
-    local is_first = np.concat({ np.ones({ math.min(count, 1) }, "int8"), differs })
-    local firsts = np.flatnonzero(is_first)
-    local results = { sorted:take(firsts, 0) }
-    local order = (given.return_index or given.return_inverse) and np.argsort(a)  -- equal ones in that of their places
-    if given.return_index then results[#results + 1] = order:take(firsts, 0) end
-    if given.return_inverse then results[#results + 1] = (np.cumsum(is_first) - 1):take(np.argsort(order), 0) end
-    if given.return_counts then results[#results + 1] = np.diff(np.concat({ firsts, np.array({ count }, "int64") })) end
-    return unpack(results)
-  end
-
-  -- ---- sums and counts ----------------------------------------------------------------------------------------------
-
-  -- What `join` makes of all elements up to each one along an axis: floats in double precision, integers as int64.
-  local function cumulative(given, name, join)
-    local a = as_array(given.a, name)
-    if not given.axis then a = a:ravel() end
-    local axis, dtype = axis_of(a, given.axis or 0, name), a.dtype
-    local is_floating = dtypes.floating[dtype]
-    local joined = is_floating and readable(a) or cast(a, "int64")
-    if rawequal(joined, a) then joined = a:copy() end
-    local outer, inner = 1, 1
-    for i = 0, a.rank - 1 do
-      if i < axis then outer = outer * a.shape[i] elseif i > axis then inner = inner * a.shape[i] end
-    end
-    if a.nbytes > 0 then
-      local sums = core.zeros(is_floating and "float64" or "int64", { inner })
-      accumulate(joined:ptr(), outer, a.shape[axis], inner, sums:ptr(), join)
-    end
-    return is_floating and cast(joined, dtype) or joined
-  end
-
-  local cumsum_signature = signature("np.cumsum", { { "a", "any" }, { "axis", "integer?" } })
-  --- The sums of the elements up to each one along `axis`, or of the flattened array; integers as int64.
-  function np.cumsum(...)
-    return cumulative(cumsum_signature:parse(...), "np.cumsum", add)
-  end
-
-  local cumprod_signature = signature("np.cumprod", { { "a", "any" }, { "axis", "integer?" } })
-  --- The products of the elements up to each one along `axis`, or of the flattened array; integers as int64.
-  function np.cumprod(...)
-    return cumulative(cumprod_signature:parse(...), "np.cumprod", multiply)
-  end
-
-  local bincount_signature = signature("np.bincount",
-    { { "a", "any" }, { "weights", "any?" }, { "minlength", "integer", 0 } })
-  --- How often each of the numbers 0, 1, ... occurs among the integers `a`, or the sums of their weights; whole ones as
-  --- int64.
-  function np.bincount(...)
-    local given = bincount_signature:parse(...)
-    local a = as_array(given.a, "np.bincount"):ravel()
-    if dtypes.floating[a.dtype] then
-      fail("dtype_mismatch", "np.bincount wants integers, got " .. a.dtype .. "; cast them first, with :astype")
-    end
-    if #a > 0 and a:min() < 0 then
-      fail("out_of_range", ("np.bincount counts from 0, and got %d"):format(a:min()))
-    end
-    local weights = given.weights and as_array(given.weights, "np.bincount"):ravel() or np.ones({ #a }, "int64")
-    local dtype = dtypes.floating[weights.dtype] and weights.dtype or "int64"
-    -- One float32 after the other, a sum would end where the next weight is less than half of its last bit.
-    weights = cast(weights, dtype == "int64" and dtype or "float64")
-    local bins = math.max(#a > 0 and a:max() + 1 or 0, given.minlength)
-    local sums = evaluate("unsorted_segment_sum", { weights, cast(a, "int64") }, { num_segments = bins }, "np.bincount")
-    return cast(sums, dtype)
-  end
-
-  local histogram_signature = signature("np.histogram",
-    { { "a", "any" }, { "bins", "any", 10 }, { "range", "list?" }, { "density", "boolean", false } })
-  -- The edges of `bins` equally wide bins over the range, which without a word is that of the values.
-  local function equal_edges(a, bins, range)
-    local least, most = 0, 1
-    if range then
-      least, most = unpack(flat_list(range))
-    elseif #a > 0 then
-      least, most = a:min(), a:max()
-    end
-    if bins % 1 ~= 0 or bins < 1 then
-      fail("invalid_argument", ("np.histogram: there must be at least one bin, got %g"):format(bins))
-    end
-    if type(least) ~= "number" or type(most) ~= "number" or not (most - least >= 0 and most - least < math.huge) then
-      fail("invalid_argument", ("np.histogram: %s from %s to %s is no range; range = { least, most } gives one"):format(
-        range and "the range" or "the values", tostring(least), tostring(most)))
-    end
-    if least == most then least, most = least - 0.5, most + 0.5 end
-    return np.linspace(least, most, bins + 1, a.dtype)
-  end
-
-  --- How many values lie in each bin, int64, and the edges of the bins: `local counts, edges = np.histogram(a, 20)`.
-  --- A bin has its lower edge and not its upper one; the last has both. `bins` is how many equally wide ones, over
-  --- `range`, or the edges themselves, ascending. With `density = true` the counts are such that the area is 1.
-  function np.histogram(...)
-    local given = histogram_signature:parse(...)
-    local of_edges = ndarray.is_array(given.bins) and given.bins.dtype
-    local a = ndarray.floating(as_array(given.a, "np.histogram", of_edges)):ravel()
-    local edges = type(given.bins) == "number" and equal_edges(a, given.bins, given.range)
-      or as_array(given.bins, "np.histogram", a.dtype)
-    if edges.rank ~= 1 or #edges < 2 or not np.diff(edges):ge(0):all() then
-      fail("invalid_argument", "np.histogram: the edges must be two or more numbers, ascending")
-    end
-    local sorted, inner = np.sort(a), cut(edges, 0, { 0, #edges - 1 })
-    local below = np.concat({ np.searchsorted(sorted, inner), np.searchsorted(sorted, edges:rows(#edges - 1, 1),
-      { side = "right" }) })
-    local counts = np.diff(below)
-    if given.density then counts = counts / np.diff(edges) / counts:sum() end
-    return counts, edges
-  end
-
-  local count_signature = signature("np.count_nonzero", { { "a", "any" }, { "axis", "list?" } })
-  --- How many elements are not 0.
-  function np.count_nonzero(...)
-    local given = count_signature:parse(...)
-    return as_array(given.a, "np.count_nonzero"):ne(0):sum({ axis = given.axis })
-  end
+local count_signature = signature("np.count_nonzero", { { "a", "any" }, { "axis", "list?" } })
+--- How many elements are not 0.
+function np.count_nonzero(...)
+  local given = count_signature:parse(...)
+  return as_array(given.a, "np.count_nonzero"):ne(0):sum({ axis = given.axis })
 end

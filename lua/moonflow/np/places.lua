@@ -6,6 +6,7 @@ local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local np = require "moonflow.np.functions"
 
 local evaluate, cast, as_array, axis_of = ndarray.evaluate, ndarray.cast, ndarray.as_array, ndarray.axis_of
 local is_array, metatable = ndarray.is_array, core.ndarray_metatable
@@ -20,250 +21,248 @@ local function write_places(holds, count, places)
   end
 end
 
-return function(np)
-  --- The places in the flattened array of what is not 0, in order.
-  function np.flatnonzero(a)
-    local holds = as_array(a, "np.flatnonzero"):ravel():ne(0)
-    local count = holds:sum()
-    local places = core.empty("int64", { count + 1 })
-    write_places(holds:ptr(), #holds, places:ptr())
-    return places:rows(0, count)
-  end
+--- The places in the flattened array of what is not 0, in order.
+function np.flatnonzero(a)
+  local holds = as_array(a, "np.flatnonzero"):ravel():ne(0)
+  local count = holds:sum()
+  local places = core.empty("int64", { count + 1 })
+  write_places(holds:ptr(), #holds, places:ptr())
+  return places:rows(0, count)
+end
 
-  -- The places along each axis of those of a flattened array of this shape.
-  local function unravelled(places, shape)
-    local found = {}
-    for axis = #shape, 1, -1 do
-      local size = math.max(shape[axis], 1)
-      found[axis] = places % size
-      places = cast(np.floor_divide(places, size), "int64")
-    end
-    return found
+-- The places along each axis of those of a flattened array of this shape.
+local function unravelled(places, shape)
+  local found = {}
+  for axis = #shape, 1, -1 do
+    local size = math.max(shape[axis], 1)
+    found[axis] = places % size
+    places = cast(np.floor_divide(places, size), "int64")
   end
+  return found
+end
 
-  --- The places of what is not 0, an array for each axis: `local rows, columns = np.nonzero(a:gt(0))`.
-  function np.nonzero(a)
-    a = as_array(a, "np.nonzero")
-    return unpack(unravelled(np.flatnonzero(a), a.shape:table()))
+--- The places of what is not 0, an array for each axis: `local rows, columns = np.nonzero(a:gt(0))`.
+function np.nonzero(a)
+  a = as_array(a, "np.nonzero")
+  return unpack(unravelled(np.flatnonzero(a), a.shape:table()))
+end
+
+--- The places of what is not 0, one in each row: (count, rank).
+function np.argwhere(a)
+  a = as_array(a, "np.argwhere")
+  if a.rank == 0 then return np.zeros({ a:ne(0):sum(), 0 }, "int64") end
+  return np.stack({ np.nonzero(a) }, 1)
+end
+
+-- The sizes of an array, and how many elements it has.
+local function sizes_of(shape, called)
+  local sizes, count = arguments.flat_list(shape), 1
+  for _, size in ipairs(sizes) do
+    if type(size) ~= "number" or size < 0 or size % 1 ~= 0 then
+      fail("invalid_argument", called .. ": a size is a whole number from 0 on, got " .. arguments.describe(size))
+    end
+    count = count * size
   end
+  return sizes, count
+end
 
-  --- The places of what is not 0, one in each row: (count, rank).
-  function np.argwhere(a)
-    a = as_array(a, "np.argwhere")
-    if a.rank == 0 then return np.zeros({ a:ne(0):sum(), 0 }, "int64") end
-    return np.stack({ np.nonzero(a) }, 1)
+-- Places as they are given, int64, each of which is to be one of `size`.
+local function places_within(indices, size, called, axis)
+  local places = cast(ndarray.places(indices, 0, called), "int64")
+  local least, most = 0, -1
+  if places.nbytes > 0 then least, most = places:min(), places:max() end
+  if least < 0 or most >= size then
+    fail("out_of_range", ("%s: index %d is out of range for %s%d"):format(called, least < 0 and least or most,
+      axis and "axis " .. axis .. " of size " or "an array whose number of elements is ", size))
   end
+  return places
+end
 
-  -- The sizes of an array, and how many elements it has.
-  local function sizes_of(shape, called)
-    local sizes, count = arguments.flat_list(shape), 1
-    for _, size in ipairs(sizes) do
-      if type(size) ~= "number" or size < 0 or size % 1 ~= 0 then
-        fail("invalid_argument", called .. ": a size is a whole number from 0 on, got " .. arguments.describe(size))
-      end
-      count = count * size
-    end
-    return sizes, count
+local unravel_signature = signature("np.unravel_index", { { "indices", "any" }, { "shape", "list" } })
+--- Of places in a flattened array of this shape those along each axis, an array for each:
+--- `local row, column = np.unravel_index(np.argmax(a), a.shape)`. Of a number numbers.
+--- @return any
+--- @error a place that is not in the array
+function np.unravel_index(...)
+  local given = unravel_signature:parse(...)
+  local sizes, count = sizes_of(given.shape, "np.unravel_index")
+  local found = unravelled(places_within(given.indices, count, "np.unravel_index"), sizes)
+  if type(given.indices) == "number" then
+    for i, places in ipairs(found) do found[i] = places:item() end
   end
+  return unpack(found)
+end
 
-  -- Places as they are given, int64, each of which is to be one of `size`.
-  local function places_within(indices, size, called, axis)
-    local places = cast(ndarray.places(indices, 0, called), "int64")
-    local least, most = 0, -1
-    if places.nbytes > 0 then least, most = places:min(), places:max() end
-    if least < 0 or most >= size then
-      fail("out_of_range", ("%s: index %d is out of range for %s%d"):format(called, least < 0 and least or most,
-        axis and "axis " .. axis .. " of size " or "an array whose number of elements is ", size))
-    end
-    return places
+local ravel_signature = signature("np.ravel_multi_index", { { "multi_index", "entries" }, { "shape", "list" },
+  { "mode", "string", "raise" } })
+--- What np.unravel_index undoes: of places along each axis, a list of numbers or of arrays that broadcast, those in
+--- the flattened array of this shape. Places outside are an error, with `mode = "wrap"` counted on from the other
+--- end, and with "clip" the nearest inside. Of numbers a number.
+--- @return any
+--- @error another number of lists than axes; with "raise" a place that is not in the array
+function np.ravel_multi_index(...)
+  local given = ravel_signature:parse(...)
+  local called, list, mode = "np.ravel_multi_index", given.multi_index, given.mode
+  local sizes = sizes_of(given.shape, called)
+  if #list ~= #sizes or #list == 0 then
+    fail("shape_mismatch", ("%s: %d lists of places for %d axes"):format(called, #list, #sizes))
+  elseif mode ~= "raise" and mode ~= "wrap" and mode ~= "clip" then
+    fail("invalid_argument", called .. ": the mode is \"raise\", \"wrap\" or \"clip\", got '" .. mode .. "'"
+      .. arguments.suggestion(mode, { "raise", "wrap", "clip" }))
   end
-
-  local unravel_signature = signature("np.unravel_index", { { "indices", "any" }, { "shape", "list" } })
-  --- Of places in a flattened array of this shape those along each axis, an array for each:
-  --- `local row, column = np.unravel_index(np.argmax(a), a.shape)`. Of a number numbers.
-  --- @return any
-  --- @error a place that is not in the array
-  function np.unravel_index(...)
-    local given = unravel_signature:parse(...)
-    local sizes, count = sizes_of(given.shape, "np.unravel_index")
-    local found = unravelled(places_within(given.indices, count, "np.unravel_index"), sizes)
-    if type(given.indices) == "number" then
-      for i, places in ipairs(found) do found[i] = places:item() end
+  local flat, is_number = nil, true
+  for i, size in ipairs(sizes) do
+    local places = list[i]
+    is_number = is_number and type(places) == "number"
+    if mode == "raise" then
+      places = places_within(places, size, called, i - 1)
+    else
+      places = cast(ndarray.places(places, 0, called), "int64")
+      places = mode == "wrap" and places % math.max(size, 1) or np.clip(places, 0, math.max(size - 1, 0))
     end
-    return unpack(found)
+    flat = flat and flat * size + places or places
   end
+  return is_number and flat:item() or flat
+end
 
-  local ravel_signature = signature("np.ravel_multi_index", { { "multi_index", "entries" }, { "shape", "list" },
-    { "mode", "string", "raise" } })
-  --- What np.unravel_index undoes: of places along each axis, a list of numbers or of arrays that broadcast, those in
-  --- the flattened array of this shape. Places outside are an error, with `mode = "wrap"` counted on from the other
-  --- end, and with "clip" the nearest inside. Of numbers a number.
-  --- @return any
-  --- @error another number of lists than axes; with "raise" a place that is not in the array
-  function np.ravel_multi_index(...)
-    local given = ravel_signature:parse(...)
-    local called, list, mode = "np.ravel_multi_index", given.multi_index, given.mode
-    local sizes = sizes_of(given.shape, called)
-    if #list ~= #sizes or #list == 0 then
-      fail("shape_mismatch", ("%s: %d lists of places for %d axes"):format(called, #list, #sizes))
-    elseif mode ~= "raise" and mode ~= "wrap" and mode ~= "clip" then
-      fail("invalid_argument", called .. ": the mode is \"raise\", \"wrap\" or \"clip\", got '" .. mode .. "'"
-        .. arguments.suggestion(mode, { "raise", "wrap", "clip" }))
-    end
-    local flat, is_number = nil, true
-    for i, size in ipairs(sizes) do
-      local places = list[i]
-      is_number = is_number and type(places) == "number"
-      if mode == "raise" then
-        places = places_within(places, size, called, i - 1)
-      else
-        places = cast(ndarray.places(places, 0, called), "int64")
-        places = mode == "wrap" and places % math.max(size, 1) or np.clip(places, 0, math.max(size - 1, 0))
-      end
-      flat = flat and flat * size + places or places
-    end
-    return is_number and flat:item() or flat
+local compress_signature = signature("np.compress",
+  { { "condition", "any" }, { "a", "any" }, { "axis", "integer?" } })
+--- The slices along `axis` where `condition` is not 0, such as the rows of a class, `np.compress(y:eq(3), x, 0)`;
+--- without an axis the elements.
+function np.compress(...)
+  local given = compress_signature:parse(...)
+  local condition, a = as_array(given.condition, "np.compress"), as_array(given.a, "np.compress")
+  local axis = given.axis and axis_of(a, given.axis, "np.compress")
+  local size = axis and a.shape[axis] or a.shape:count()
+  if condition.shape:count() ~= size then
+    fail("shape_mismatch", ("np.compress: a condition %s for %d %s"):format(tostring(condition.shape), size,
+      axis and "slices along axis " .. axis or "elements"))
   end
+  local places = np.flatnonzero(condition)
+  if not axis then a, axis = a:ravel(), 0 end
+  return (evaluate("gather", { a, places }, { axis = axis }, "np.compress"))
+end
 
-  local compress_signature = signature("np.compress",
-    { { "condition", "any" }, { "a", "any" }, { "axis", "integer?" } })
-  --- The slices along `axis` where `condition` is not 0, such as the rows of a class, `np.compress(y:eq(3), x, 0)`;
-  --- without an axis the elements.
-  function np.compress(...)
-    local given = compress_signature:parse(...)
-    local condition, a = as_array(given.condition, "np.compress"), as_array(given.a, "np.compress")
-    local axis = given.axis and axis_of(a, given.axis, "np.compress")
-    local size = axis and a.shape[axis] or a.shape:count()
-    if condition.shape:count() ~= size then
-      fail("shape_mismatch", ("np.compress: a condition %s for %d %s"):format(tostring(condition.shape), size,
-        axis and "slices along axis " .. axis or "elements"))
-    end
-    local places = np.flatnonzero(condition)
-    if not axis then a, axis = a:ravel(), 0 end
-    return (evaluate("gather", { a, places }, { axis = axis }, "np.compress"))
+local putmask_signature = signature("np.putmask", { { "a", "ndarray" }, { "mask", "any" }, { "values", "any" } })
+--- Puts values in the place of those where `mask` is not 0: `np.putmask(a, a:lt(0), 0)`. The array is changed itself;
+--- nothing is given back.
+--- shapes: the mask that of `a`; the values broadcast to it
+--- dtypes: integers take no fractions, and nothing outside their range
+--- @return nil
+--- @error the mask has another shape
+function np.putmask(...)
+  local given = putmask_signature:parse(...)
+  local a, mask, values = given.a, as_array(given.mask, "np.putmask"), given.values
+  if mask.shape ~= a.shape then
+    fail("shape_mismatch", ("np.putmask: the mask is %s, the array %s"):format(tostring(mask.shape),
+      tostring(a.shape)))
   end
+  values = ndarray.fitted(values, a.dtype, a.shape:table(), "np.putmask")
+  a:set("...", np.where(mask, values, a))
+end
 
-  local putmask_signature = signature("np.putmask", { { "a", "ndarray" }, { "mask", "any" }, { "values", "any" } })
-  --- Puts values in the place of those where `mask` is not 0: `np.putmask(a, a:lt(0), 0)`. The array is changed itself;
-  --- nothing is given back.
-  --- shapes: the mask that of `a`; the values broadcast to it
-  --- dtypes: integers take no fractions, and nothing outside their range
-  --- @return nil
-  --- @error the mask has another shape
-  function np.putmask(...)
-    local given = putmask_signature:parse(...)
-    local a, mask, values = given.a, as_array(given.mask, "np.putmask"), given.values
-    if mask.shape ~= a.shape then
-      fail("shape_mismatch", ("np.putmask: the mask is %s, the array %s"):format(tostring(mask.shape),
-        tostring(a.shape)))
+local delete_signature = signature("np.delete", { { "a", "any" }, { "places", "any" }, { "axis", "integer?" } })
+--- What is left without the slices at these places along `axis`, such as the rows that a fold holds back,
+--- `np.delete(x, fold, 0)`; without an axis of the flattened array. Negative places count from the end. An int8
+--- array, as comparisons give it, is a mask: `np.delete(x, x:lt(0))`.
+function np.delete(...)
+  local given = delete_signature:parse(...)
+  local a = as_array(given.a, "np.delete")
+  if not given.axis then a = a:ravel() end
+  local axis = axis_of(a, given.axis or 0, "np.delete")
+  local size = a.shape[axis]
+  if is_array(given.places) and given.places.dtype == "int8" then
+    local mask = given.places:ravel()
+    if #mask ~= size then
+      fail("shape_mismatch", ("np.delete: a mask of %d for an axis of size %d; int8 is a mask, :astype(flow.int64) "
+        .. "makes places"):format(#mask, size))
     end
-    values = ndarray.fitted(values, a.dtype, a.shape:table(), "np.putmask")
-    a:set("...", np.where(mask, values, a))
+    return np.compress(mask:eq(0), a, axis)
   end
-
-  local delete_signature = signature("np.delete", { { "a", "any" }, { "places", "any" }, { "axis", "integer?" } })
-  --- What is left without the slices at these places along `axis`, such as the rows that a fold holds back,
-  --- `np.delete(x, fold, 0)`; without an axis of the flattened array. Negative places count from the end. An int8
-  --- array, as comparisons give it, is a mask: `np.delete(x, x:lt(0))`.
-  function np.delete(...)
-    local given = delete_signature:parse(...)
-    local a = as_array(given.a, "np.delete")
-    if not given.axis then a = a:ravel() end
-    local axis = axis_of(a, given.axis or 0, "np.delete")
-    local size = a.shape[axis]
-    if is_array(given.places) and given.places.dtype == "int8" then
-      local mask = given.places:ravel()
-      if #mask ~= size then
-        fail("shape_mismatch", ("np.delete: a mask of %d for an axis of size %d; int8 is a mask, :astype(flow.int64) "
-          .. "makes places"):format(#mask, size))
-      end
-      return np.compress(mask:eq(0), a, axis)
-    end
-    local places = ndarray.places(given.places, size, "np.delete"):ravel()
-    local wrong = np.flatnonzero(places:lt(0) + places:ge(size))
-    if #wrong > 0 then
-      local index = as_array(given.places, "np.delete"):ravel()[wrong[0]]
-      fail("out_of_range", ("np.delete: index %g is out of range for axis %d of size %d"):format(index, axis, size))
-    end
-    return np.compress(1 - np.isin(np.arange(size), places), a, axis)
+  local places = ndarray.places(given.places, size, "np.delete"):ravel()
+  local wrong = np.flatnonzero(places:lt(0) + places:ge(size))
+  if #wrong > 0 then
+    local index = as_array(given.places, "np.delete"):ravel()[wrong[0]]
+    fail("out_of_range", ("np.delete: index %g is out of range for axis %d of size %d"):format(index, axis, size))
   end
+  return np.compress(1 - np.isin(np.arange(size), places), a, axis)
+end
 
-  -- ---- arrays as indices --------------------------------------------------------------------------------------------
+-- ---- arrays as indices --------------------------------------------------------------------------------------------
 
-  -- The places that a mask names among those of its axes, which are the axes of `a` from `axis` on, and how many there
-  -- are in all. A mask is int8, as comparisons give it.
-  local function places_of_mask(mask, a, axis)
-    local fits = mask.rank > 0 and axis + mask.rank <= a.rank
-    for i = 0, fits and mask.rank - 1 or -1 do fits = fits and mask.shape[i] == a.shape[axis + i] end
-    if not fits then
-      fail("shape_mismatch", ("index: a mask %s from axis %d on of an array %s; int8 is a mask, :astype(flow.int64) "
-        .. "makes places"):format(tostring(mask.shape), axis, tostring(a.shape)))
-    end
-    if mask.nbytes > 0 and (mask:min() < 0 or mask:max() > 1) then
-      fail("invalid_argument", ("index: int8 is a mask of 0 and 1, and has numbers from %d to %d; :ne(0) makes a mask, "
-        .. ":astype(flow.int64) places"):format(mask:min(), mask:max()))
-    end
-    return np.flatnonzero(mask), mask.shape:count()
+-- The places that a mask names among those of its axes, which are the axes of `a` from `axis` on, and how many there
+-- are in all. A mask is int8, as comparisons give it.
+local function places_of_mask(mask, a, axis)
+  local fits = mask.rank > 0 and axis + mask.rank <= a.rank
+  for i = 0, fits and mask.rank - 1 or -1 do fits = fits and mask.shape[i] == a.shape[axis + i] end
+  if not fits then
+    fail("shape_mismatch", ("index: a mask %s from axis %d on of an array %s; int8 is a mask, :astype(flow.int64) "
+      .. "makes places"):format(tostring(mask.shape), axis, tostring(a.shape)))
   end
-
-  -- The places that a number or an array of integers names along an axis, from 0 on, and how many there are.
-  local function places_along(index, a, axis)
-    if axis >= a.rank then
-      fail("invalid_argument", ("index: an ndarray of shape %s takes at most %d indices"):format(tostring(a.shape),
-        a.rank))
-    end
-    if type(index) == "number" and index % 1 == 0 then
-      index = core.array(index, "int64", {})
-    elseif not is_array(index) then
-      fail("invalid_argument", "index: beside an array each index is an array or a whole number, got "
-        .. arguments.describe(index) .. "; a slice stands alone")
-    elseif dtypes.floating[index.dtype] then
-      fail("dtype_mismatch", ("index: %s is no index; integers are places, int8 is a mask as a:gt(0) gives it, and "
-        .. ":astype(flow.int64) makes places"):format(arguments.describe(index)))
-    end
-    local size = a.shape[axis]
-    local least, most = 0, -1
-    if index.nbytes > 0 then least, most = index:min(), index:max() end
-    if least < -size or most >= size then
-      fail("out_of_range", ("index: %d is out of range for axis %d of size %d"):format(most >= size and most or least,
-        axis, size))
-    end
-    index = cast(index, "int64")
-    return least < 0 and np.where(index:lt(0), index + size, index) or index, size
+  if mask.nbytes > 0 and (mask:min() < 0 or mask:max() > 1) then
+    fail("invalid_argument", ("index: int8 is a mask of 0 and 1, and has numbers from %d to %d; :ne(0) makes a mask, "
+      .. ":astype(flow.int64) places"):format(mask:min(), mask:max()))
   end
+  return np.flatnonzero(mask), mask.shape:count()
+end
 
-  -- What `count` indices name of `a`: `a` as rows, one for each place of the axes that they take, which of these, and
-  -- the shape of the whole.
-  local function named(a, indices, count)
-    local axis, rows, places = 0, 1, nil
-    for i = 1, count do
-      local index = indices[i]
-      local is_mask = is_array(index) and index.dtype == "int8"
-      local some, size = (is_mask and places_of_mask or places_along)(index, a, axis)
-      axis, rows = axis + (is_mask and index.rank or 1), rows * size
-      places = places and places * size + some or some
-    end
-    local shape, whole = { rows }, places.shape:table()
-    for i = axis, a.rank - 1 do
-      shape[#shape + 1], whole[#whole + 1] = a.shape[i], a.shape[i]
-    end
-    return a:reshape(shape), places, whole
+-- The places that a number or an array of integers names along an axis, from 0 on, and how many there are.
+local function places_along(index, a, axis)
+  if axis >= a.rank then
+    fail("invalid_argument", ("index: an ndarray of shape %s takes at most %d indices"):format(tostring(a.shape),
+      a.rank))
   end
+  if type(index) == "number" and index % 1 == 0 then
+    index = core.array(index, "int64", {})
+  elseif not is_array(index) then
+    fail("invalid_argument", "index: beside an array each index is an array or a whole number, got "
+      .. arguments.describe(index) .. "; a slice stands alone")
+  elseif dtypes.floating[index.dtype] then
+    fail("dtype_mismatch", ("index: %s is no index; integers are places, int8 is a mask as a:gt(0) gives it, and "
+      .. ":astype(flow.int64) makes places"):format(arguments.describe(index)))
+  end
+  local size = a.shape[axis]
+  local least, most = 0, -1
+  if index.nbytes > 0 then least, most = index:min(), index:max() end
+  if least < -size or most >= size then
+    fail("out_of_range", ("index: %d is out of range for axis %d of size %d"):format(most >= size and most or least,
+      axis, size))
+  end
+  index = cast(index, "int64")
+  return least < 0 and np.where(index:lt(0), index + size, index) or index, size
+end
 
-  --- What a:at and a[i] do where an index is an array.
-  function metatable.pick(a, ...)
-    local rows, places, shape = named(a, { ... }, select("#", ...))
-    local result = evaluate("gather", { rows, places }, { axis = 0 }, "index")
-    return #shape == 0 and result:item() or result:reshape(shape)
+-- What `count` indices name of `a`: `a` as rows, one for each place of the axes that they take, which of these, and
+-- the shape of the whole.
+local function named(a, indices, count)
+  local axis, rows, places = 0, 1, nil
+  for i = 1, count do
+    local index = indices[i]
+    local is_mask = is_array(index) and index.dtype == "int8"
+    local some, size = (is_mask and places_of_mask or places_along)(index, a, axis)
+    axis, rows = axis + (is_mask and index.rank or 1), rows * size
+    places = places and places * size + some or some
   end
+  local shape, whole = { rows }, places.shape:table()
+  for i = axis, a.rank - 1 do
+    shape[#shape + 1], whole[#whole + 1] = a.shape[i], a.shape[i]
+  end
+  return a:reshape(shape), places, whole
+end
 
-  local assign_slice = metatable.assign
-  --- What a:set and a[i] = value do that C leaves to Lua: slices, or where an index is an array this.
-  function metatable.assign(a, ...)
-    local given, count, has_array = { ... }, select("#", ...) - 1, false
-    for i = 1, count do has_array = has_array or is_array(given[i]) end
-    if not has_array or not is_array(a) then return assign_slice(a, ...) end
-    local rows, places, shape = named(a, given, count)
-    core.write_rows(rows, places, ndarray.fitted(given[count + 1], a.dtype, shape, "a:set"))
-  end
+--- What a:at and a[i] do where an index is an array.
+function metatable.pick(a, ...)
+  local rows, places, shape = named(a, { ... }, select("#", ...))
+  local result = evaluate("gather", { rows, places }, { axis = 0 }, "index")
+  return #shape == 0 and result:item() or result:reshape(shape)
+end
+
+local assign_slice = metatable.assign
+--- What a:set and a[i] = value do that C leaves to Lua: slices, or where an index is an array this.
+function metatable.assign(a, ...)
+  local given, count, has_array = { ... }, select("#", ...) - 1, false
+  for i = 1, count do has_array = has_array or is_array(given[i]) end
+  if not has_array or not is_array(a) then return assign_slice(a, ...) end
+  local rows, places, shape = named(a, given, count)
+  core.write_rows(rows, places, ndarray.fitted(given[count + 1], a.dtype, shape, "a:set"))
 end

@@ -2,6 +2,7 @@
 -- Those of a panel are applied to the others as one block, by products of the engine.
 
 local core = require "moonflow.core"
+local np = require "moonflow.np.functions"
 local panels = require "moonflow.np.panels"
 
 local product = panels.product
@@ -95,7 +96,7 @@ local function reflect(panel, block, t)
 end
 
 --- The first columns of the product of blocks, (rows, columns).
-function reflections.product(np, blocks, rows, columns)
+function reflections.product(blocks, rows, columns)
   local list = panels.of(np.arange(rows):reshape({ -1, 1 }):eq(np.arange(columns)):astype("float64"))
   for i = #blocks, 1, -1 do
     for _, panel in ipairs(list) do
@@ -107,7 +108,7 @@ function reflections.product(np, blocks, rows, columns)
 end
 
 --- Q (rows, k) and R (k, columns) of a matrix that has elements, where k is the smaller of its sizes.
-function reflections.factors(np, a)
+function reflections.factors(a)
   local rows, columns = a.shape[0], a.shape[1]
   local k, list, blocks = min(rows, columns), panels.of(a), {}
   for number, panel in ipairs(list) do
@@ -116,7 +117,7 @@ function reflections.factors(np, a)
     blocks[number] = block
     for i = number + 1, #list do reflect(list[i], block, block.t_transposed) end
   end
-  return reflections.product(np, blocks, rows, k), np.triu(panels.joined(list):rows(0, k))
+  return reflections.product(blocks, rows, k), np.triu(panels.joined(list):rows(0, k))
 end
 
 return reflections

@@ -2,6 +2,7 @@
 
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
+local np = require "moonflow.np.functions"
 local panels = require "moonflow.np.panels"
 local reflections = require "moonflow.np.reflections"
 
@@ -100,7 +101,7 @@ end
 
 --- A power of two near the greatest element, or 1 of nothing but 0. Divided by it, squares are neither too large nor
 --- too small. Raises where elements are not finite.
-function rotations.scale_of(np, a, called)
+function rotations.scale_of(a, called)
   local most = a.nbytes > 0 and np.abs(a):max() or 0
   if not np.isfinite(a):all() then
     fail("invalid_argument", called .. ": the matrix has elements that are not finite")
@@ -111,10 +112,10 @@ function rotations.scale_of(np, a, called)
 end
 
 --- Eigenvalues, ascending, (n), and eigenvectors as rows (n, n), of a symmetric matrix that has elements.
-function rotations.symmetric_factors(np, a, called)
+function rotations.symmetric_factors(a, called)
   local n = a.shape[0]
   local diagonal, beside, blocks = tridiagonal(a:copy())
-  local rows = reflections.product(np, blocks, n, n):transpose()
+  local rows = reflections.product(blocks, n, n):transpose()
   rotate_to_diagonal(diagonal:ptr(), beside:ptr(), rows:ptr(), n, called)
   local order = np.argsort(diagonal)
   return diagonal:take(order, 0), rows:take(order, 0)
@@ -185,16 +186,16 @@ end
 --- u (rows, k), s (k) descending, and v transposed (k, columns) of a matrix with elements. A tall one is reduced to its
 --- triangular factor R. The eigenvectors V of R^T R make the columns of R V nearly orthogonal, but for those of small
 --- singular values, and rotations do the rest.
-function rotations.singular_factors(np, a, called)
+function rotations.singular_factors(a, called)
   local rows, n = a.shape[0], a.shape[1]
   if rows < n then
-    local u, s, v = rotations.singular_factors(np, a:transpose(), called)
+    local u, s, v = rotations.singular_factors(a:transpose(), called)
     return v:transpose(), s, u:transpose()
   end
-  local scale, q = rotations.scale_of(np, a, called), nil
+  local scale, q = rotations.scale_of(a, called), nil
   local r = a / scale
-  if rows > n then q, r = reflections.factors(np, r) end
-  local _, v = rotations.symmetric_factors(np, product(r, r, true), called)
+  if rows > n then q, r = reflections.factors(r) end
+  local _, v = rotations.symmetric_factors(product(r, r, true), called)
   v = np.flip(v, 0)  -- the greatest first, as the rotations want them
   local w = product(v, r:transpose())
   make_orthogonal(w, v, n, called)

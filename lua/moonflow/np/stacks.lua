@@ -2,6 +2,7 @@
 -- other, or all in one pass where they are small.
 
 local ndarray = require "moonflow.ndarray"
+local np = require "moonflow.np.functions"
 
 local as_array = ndarray.as_array
 
@@ -28,7 +29,7 @@ end
 local function outer_of(a) return sizes_of(a, 0, a.rank - 3) end
 
 -- The matrices of an array repeated to these sizes before them, along one axis.
-local function along_one(np, a, outer, count)
+local function along_one(a, outer, count)
   local matrix = sizes_of(a, a.rank - 2, a.rank - 1)
   return np.broadcast_to(a, joined(outer, matrix)):reshape(joined({ count }, matrix))
 end
@@ -36,13 +37,13 @@ end
 --- The matrices of `a`, and those of `b` where there is one, along one axis each, repeated as the axes before them
 --- broadcast; and behind these two arrays the sizes of such axes that both have together.
 --- @return ndarray, ndarray?, number[]
-function stacks.along_one(np, a, b)
+function stacks.along_one(a, b)
   a = as_array(a, "np.linalg")
   local outer = outer_of(a)
   if b then outer = (np.zeros(outer, "int8") + np.zeros(outer_of(b), "int8")).shape:table() end
   local count = 1
   for _, size in ipairs(outer) do count = count * size end
-  return along_one(np, a, outer, count), b and along_one(np, b, outer, count), outer
+  return along_one(a, outer, count), b and along_one(b, outer, count), outer
 end
 
 --- What has one entry for each matrix along its first axis, with the axes of these sizes in its place.
@@ -50,8 +51,8 @@ function stacks.spread(whole, outer) return whole:reshape(joined(outer, sizes_of
 
 --- What `compute` gives of each matrix of `a`, and of that of `b` that belongs to it where there is one, as arrays of
 --- all of them. The axes before the matrices broadcast. Where it gives numbers, `dtype` is that of their array.
-function stacks.each(np, compute, a, b, dtype)
-  local one, other, outer = stacks.along_one(np, a, b)
+function stacks.each(compute, a, b, dtype)
+  local one, other, outer = stacks.along_one(a, b)
   local count, lists = one.shape[0], {}
   local function note(place, ...)
     for k = 1, select("#", ...) do

@@ -4,138 +4,137 @@ local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local np = require "moonflow.np.functions"
 
 local as_array, floating = ndarray.as_array, ndarray.floating
 local signature, fail = arguments.signature, errors.raise
 
-return function(np)
-  local average_signature = signature("np.average", { { "a", "any" }, { "axis", "integer?" }, { "weights", "any?" } })
-  --- The mean along `axis`, or of all elements, each counted by its weight. `weights` are shaped as the array, or one
-  --- for each place along the axis.
-  --- @return any
-  function np.average(...)
-    local given = average_signature:parse(...)
-    local weights = given.weights
-    local a = floating(as_array(given.a, "np.average", ndarray.is_array(weights) and weights.dtype))
-    if weights == nil then return given.axis and a:mean(given.axis) or a:mean() end
-    weights = as_array(weights, "np.average", a.dtype)
-    if weights.rank == 1 and a.rank > 1 then
-      local axis = given.axis and ndarray.axis_of(a, given.axis, "np.average")
-      if not axis or #weights ~= a.shape[axis] then
-        fail("shape_mismatch", ("np.average: weights are %s for %s; one for each place along an axis, or for each "
-          .. "element"):format(tostring(weights.shape), tostring(a.shape)))
-      end
-      local shape = {}
-      for i = 1, a.rank do shape[i] = i - 1 == axis and #weights or 1 end
-      weights = weights:reshape(shape)
+local average_signature = signature("np.average", { { "a", "any" }, { "axis", "integer?" }, { "weights", "any?" } })
+--- The mean along `axis`, or of all elements, each counted by its weight. `weights` are shaped as the array, or one
+--- for each place along the axis.
+--- @return any
+function np.average(...)
+  local given = average_signature:parse(...)
+  local weights = given.weights
+  local a = floating(as_array(given.a, "np.average", ndarray.is_array(weights) and weights.dtype))
+  if weights == nil then return given.axis and a:mean(given.axis) or a:mean() end
+  weights = as_array(weights, "np.average", a.dtype)
+  if weights.rank == 1 and a.rank > 1 then
+    local axis = given.axis and ndarray.axis_of(a, given.axis, "np.average")
+    if not axis or #weights ~= a.shape[axis] then
+      fail("shape_mismatch", ("np.average: weights are %s for %s; one for each place along an axis, or for each "
+        .. "element"):format(tostring(weights.shape), tostring(a.shape)))
     end
-    weights = floating(weights) + np.zeros_like(a)
-    if given.axis then return (a * weights):sum(given.axis) / weights:sum(given.axis) end
-    return (a * weights):sum() / weights:sum()
+    local shape = {}
+    for i = 1, a.rank do shape[i] = i - 1 == axis and #weights or 1 end
+    weights = weights:reshape(shape)
   end
+  weights = floating(weights) + np.zeros_like(a)
+  if given.axis then return (a * weights):sum(given.axis) / weights:sum(given.axis) end
+  return (a * weights):sum() / weights:sum()
+end
 
-  -- Over an axis an array, else a number.
-  local function summed(a, axis)
-    if axis then return a:sum(axis) end
-    return a:sum()
+-- Over an axis an array, else a number.
+local function summed(a, axis)
+  if axis then return a:sum(axis) end
+  return a:sum()
+end
+
+-- A function of an array, of where it is NaN, of an axis or none, and of what it is called with. Counts are int64,
+-- which makes float64 of what they divide; along an axis that gets the array's own dtype again.
+local function without_nan(name, parameters, of)
+  local where = "np." .. name
+  parameters = { { "a", "any" }, { "axis", "list?" }, unpack(parameters) }
+  parameters[#parameters + 1] = { "keepdims", "boolean", false }
+  local own = signature(where, parameters)
+  np[name] = function(...)
+    local given = own:parse(...)
+    local axes, a, axis, ones = arguments.flat_list(given.axis or {}), as_array(given.a, where)
+    if #axes > 0 or given.keepdims then a, axis, ones = ndarray.with_one_axis(a, axes, where) end
+    local result = of(a, np.isnan(a), axis, given)
+    if axis and dtypes.floating[a.dtype] then result = ndarray.cast(result, a.dtype) end
+    return given.keepdims and result:reshape(ones) or result
   end
+end
+--- The sum along `axis`, or of all elements, without those that are NaN.
+--- @return any
+without_nan("nansum", {}, function(a, missing, axis) return summed(np.where(missing, 0, a), axis) end)
+--- The mean along `axis`, or of all elements, without those that are NaN.
+--- @return any
+without_nan("nanmean", {}, function(a, missing, axis)
+  return summed(np.where(missing, 0, floating(a)), axis) / summed(1 - missing, axis)
+end)
+--- The greatest element along `axis`, or of all, without those that are NaN; -inf where all are.
+--- @return any
+without_nan("nanmax", {}, function(a, missing, axis)
+  local rest = dtypes.floating[a.dtype] and np.where(missing, -math.huge, a) or a
+  if axis then return rest:max(axis) end
+  return rest:max()
+end)
+--- The least element along `axis`, or of all, without those that are NaN; inf where all are.
+--- @return any
+without_nan("nanmin", {}, function(a, missing, axis)
+  local rest = dtypes.floating[a.dtype] and np.where(missing, math.huge, a) or a
+  if axis then return rest:min(axis) end
+  return rest:min()
+end)
 
-  -- A function of an array, of where it is NaN, of an axis or none, and of what it is called with. Counts are int64,
-  -- which makes float64 of what they divide; along an axis that gets the array's own dtype again.
-  local function without_nan(name, parameters, of)
-    local where = "np." .. name
-    parameters = { { "a", "any" }, { "axis", "list?" }, unpack(parameters) }
-    parameters[#parameters + 1] = { "keepdims", "boolean", false }
-    local own = signature(where, parameters)
-    np[name] = function(...)
-      local given = own:parse(...)
-      local axes, a, axis, ones = arguments.flat_list(given.axis or {}), as_array(given.a, where)
-      if #axes > 0 or given.keepdims then a, axis, ones = ndarray.with_one_axis(a, axes, where) end
-      local result = of(a, np.isnan(a), axis, given)
-      if axis and dtypes.floating[a.dtype] then result = ndarray.cast(result, a.dtype) end
-      return given.keepdims and result:reshape(ones) or result
-    end
+-- The variance of what is not NaN, divided by `ddof` less than there is of it; NaN where that is nothing.
+local function variance(a, missing, axis, given)
+  a = floating(a)
+  local count = np.sum(1 - missing, { axis = axis, keepdims = true })
+  local mean = np.sum(np.where(missing, 0, a), { axis = axis, keepdims = true }) / count
+  local distance = np.where(missing, 0, a - ndarray.cast(mean, a.dtype))
+  local divisor = summed(1 - missing, axis) - given.ddof
+  if not axis then return divisor > 0 and summed(distance * distance) / divisor or np.nan end
+  return np.where(divisor:gt(0), summed(distance * distance, axis) / divisor, np.nan)
+end
+--- The variance along `axis`, or of all elements, without those that are NaN: the mean of the squared distances from
+--- their mean, divided by `ddof` less than there are of them. NaN where that is nothing.
+--- @return any
+without_nan("nanvar", { { "ddof", "integer", 0 } }, variance)
+--- The standard deviation along `axis`, or of all elements, without those that are NaN: the root of np.nanvar.
+--- @return any
+without_nan("nanstd", { { "ddof", "integer", 0 } }, function(...) return np.sqrt(variance(...)) end)
+
+--- The value in the middle of those along `axis`, or of all elements, without those that are NaN, or between the two
+--- that are; NaN where all are.
+--- @return any
+without_nan("nanmedian", {}, function(a, missing, axis)
+  local whole = axis == nil
+  if whole then a, missing, axis = a:ravel(), missing:ravel(), 0 end
+  a, axis = floating(a), ndarray.axis_of(a, axis, "np.nanmedian")
+  local sorted, count = np.sort(a, axis), np.sum(1 - missing, { axis = axis, keepdims = true })
+  if sorted.shape[axis] == 0 then
+    fail("invalid_argument", ("np.nanmedian of no values, along axis %d of size 0"):format(axis))
   end
-  --- The sum along `axis`, or of all elements, without those that are NaN.
-  --- @return any
-  without_nan("nansum", {}, function(a, missing, axis) return summed(np.where(missing, 0, a), axis) end)
-  --- The mean along `axis`, or of all elements, without those that are NaN.
-  --- @return any
-  without_nan("nanmean", {}, function(a, missing, axis)
-    return summed(np.where(missing, 0, floating(a)), axis) / summed(1 - missing, axis)
-  end)
-  --- The greatest element along `axis`, or of all, without those that are NaN; -inf where all are.
-  --- @return any
-  without_nan("nanmax", {}, function(a, missing, axis)
-    local rest = dtypes.floating[a.dtype] and np.where(missing, -math.huge, a) or a
-    if axis then return rest:max(axis) end
-    return rest:max()
-  end)
-  --- The least element along `axis`, or of all, without those that are NaN; inf where all are.
-  --- @return any
-  without_nan("nanmin", {}, function(a, missing, axis)
-    local rest = dtypes.floating[a.dtype] and np.where(missing, math.huge, a) or a
-    if axis then return rest:min(axis) end
-    return rest:min()
-  end)
+  -- NaN stand last, so where there is nothing else the first one is what is picked.
+  local below = np.take_along_axis(sorted, np.maximum(np.floor_divide(count - 1, 2), 0), axis)
+  local above = np.take_along_axis(sorted, np.maximum(np.floor_divide(count, 2), 0), axis)
+  local result = np.squeeze(np.where(below:eq(above), below, (below + above) / 2), axis)
+  return whole and result:item() or result
+end)
 
-  -- The variance of what is not NaN, divided by `ddof` less than there is of it; NaN where that is nothing.
-  local function variance(a, missing, axis, given)
-    a = floating(a)
-    local count = np.sum(1 - missing, { axis = axis, keepdims = true })
-    local mean = np.sum(np.where(missing, 0, a), { axis = axis, keepdims = true }) / count
-    local distance = np.where(missing, 0, a - ndarray.cast(mean, a.dtype))
-    local divisor = summed(1 - missing, axis) - given.ddof
-    if not axis then return divisor > 0 and summed(distance * distance) / divisor or np.nan end
-    return np.where(divisor:gt(0), summed(distance * distance, axis) / divisor, np.nan)
-  end
-  --- The variance along `axis`, or of all elements, without those that are NaN: the mean of the squared distances from
-  --- their mean, divided by `ddof` less than there are of them. NaN where that is nothing.
-  --- @return any
-  without_nan("nanvar", { { "ddof", "integer", 0 } }, variance)
-  --- The standard deviation along `axis`, or of all elements, without those that are NaN: the root of np.nanvar.
-  --- @return any
-  without_nan("nanstd", { { "ddof", "integer", 0 } }, function(...) return np.sqrt(variance(...)) end)
+local ptp_signature = signature("np.ptp", { { "a", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
+--- From the least element to the greatest one, along `axis` or of all: their difference.
+--- @return any
+function np.ptp(...)
+  local given = ptp_signature:parse(...)
+  local a, options = as_array(given.a, "np.ptp"), { axis = given.axis, keepdims = given.keepdims }
+  return np.max(a, options) - np.min(a, options)
+end
 
-  --- The value in the middle of those along `axis`, or of all elements, without those that are NaN, or between the two
-  --- that are; NaN where all are.
-  --- @return any
-  without_nan("nanmedian", {}, function(a, missing, axis)
-    local whole = axis == nil
-    if whole then a, missing, axis = a:ravel(), missing:ravel(), 0 end
-    a, axis = floating(a), ndarray.axis_of(a, axis, "np.nanmedian")
-    local sorted, count = np.sort(a, axis), np.sum(1 - missing, { axis = axis, keepdims = true })
-    if sorted.shape[axis] == 0 then
-      fail("invalid_argument", ("np.nanmedian of no values, along axis %d of size 0"):format(axis))
-    end
-    -- NaN stand last, so where there is nothing else the first one is what is picked.
-    local below = np.take_along_axis(sorted, np.maximum(np.floor_divide(count - 1, 2), 0), axis)
-    local above = np.take_along_axis(sorted, np.maximum(np.floor_divide(count, 2), 0), axis)
-    local result = np.squeeze(np.where(below:eq(above), below, (below + above) / 2), axis)
-    return whole and result:item() or result
-  end)
-
-  local ptp_signature = signature("np.ptp", { { "a", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
-  --- From the least element to the greatest one, along `axis` or of all: their difference.
-  --- @return any
-  function np.ptp(...)
-    local given = ptp_signature:parse(...)
-    local a, options = as_array(given.a, "np.ptp"), { axis = given.axis, keepdims = given.keepdims }
-    return np.max(a, options) - np.min(a, options)
-  end
-
-  local digitize_signature = signature("np.digitize",
-    { { "a", "any" }, { "bins", "any" }, { "right", "boolean", false } })
-  --- Which of the classes between rising or falling bounds each element is in, int64: 0 is before the first bound. One
-  --- that is equal to a bound is in the class above it, or with `right` in that below.
-  --- @error bounds that do neither
-  function np.digitize(...)
-    local given = digitize_signature:parse(...)
-    local a, bins = ndarray.both(given.a, given.bins, "np.digitize")
-    local side = given.right and "left" or "right"
-    local steps = bins.rank == 1 and np.diff(bins)
-    if not steps or np.all(steps:ge(0)) then return np.searchsorted(bins, a, side) end
-    if not np.all(steps:le(0)) then digitize_signature:fail(": the bounds neither rise nor fall") end
-    return #bins - np.searchsorted(np.flip(bins, 0), a, side)
-  end
+local digitize_signature = signature("np.digitize",
+  { { "a", "any" }, { "bins", "any" }, { "right", "boolean", false } })
+--- Which of the classes between rising or falling bounds each element is in, int64: 0 is before the first bound. One
+--- that is equal to a bound is in the class above it, or with `right` in that below.
+--- @error bounds that do neither
+function np.digitize(...)
+  local given = digitize_signature:parse(...)
+  local a, bins = ndarray.both(given.a, given.bins, "np.digitize")
+  local side = given.right and "left" or "right"
+  local steps = bins.rank == 1 and np.diff(bins)
+  if not steps or np.all(steps:ge(0)) then return np.searchsorted(bins, a, side) end
+  if not np.all(steps:le(0)) then digitize_signature:fail(": the bounds neither rise nor fall") end
+  return #bins - np.searchsorted(np.flip(bins, 0), a, side)
 end

@@ -5,6 +5,7 @@ local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local np = require "moonflow.np.functions"
 
 local signature, fail = arguments.signature, errors.raise
 local open = io.open
@@ -141,182 +142,180 @@ local function has_names(wanted, converters)
   return false
 end
 
-return function(np)
-  local loadtxt_signature = signature("np.loadtxt", {
-    { "path", "string" }, { "dtype", "dtype", "float32" }, { "delimiter", "string?" }, { "skiprows", "integer", 0 },
-    { "usecols", "any?" }, { "comments", "string", "#" }, { "max_rows", "integer?" }, { "filling_values", "number?" },
-    { "converters", "any?" }, { "quotechar", "string?" },
-  })
-  --- The numbers of a text file, (rows, columns), a row from each line:
-  --- `np.loadtxt("log.csv", { delimiter = ",", skiprows = 1 })`
-  --- Without a delimiter columns stand apart by white space. `usecols` are the columns that are wanted, in the order
-  --- that they are to have, by their places from 0, or by their names in the head, which is the last of the lines that
-  --- `skiprows` leaves out: `{ skiprows = 1, usecols = { "price", "city" } }`; only these have to be numbers. What
-  --- stands behind `comments` is left out, as are empty lines. `nan` and `inf` are numbers. float32, which NumPy's are
-  --- not, has all whole numbers up to 2^24: Unix times and the like want `dtype = flow.float64` or flow.int64.
-  --- `filling_values` stands for empty fields: `filling_values = np.nan`. `converters` make numbers of the text of
-  --- columns, by places or names: `converters = { city = function(text) return number_of[text] end }`; one function is
-  --- for all columns. Between two `quotechar`, such as '"', a delimiter and the end of a line are parts of the text.
-  --- @error a field that is no number, or a line with another number of columns, by its line; no column of a name
-  function np.loadtxt(...)
-    local given = loadtxt_signature:parse(...)
-    local delimiter, quote, converters = given.delimiter, given.quotechar, given.converters
-    if given.path:find("[%z\n]") then
-      loadtxt_signature:fail(": the path is the text itself, " .. arguments.describe(given.path)
-        .. "; it takes the path of a file that has it")
-    end
-    if delimiter == "" then loadtxt_signature:fail(": delimiter must be a text such as \",\", got ''") end
-    if quote and (#quote ~= 1 or not delimiter) then
-      loadtxt_signature:fail((": quotechar is one character, beside a delimiter, got '%s'"):format(quote))
-    end
-    local kind = type(converters)
-    if converters ~= nil and kind ~= "function" and kind ~= "table" then
-      loadtxt_signature:fail(": converters must be a function, or functions by columns, got "
-        .. arguments.describe(converters))
-    end
-    local wanted = columns_wanted(given.usecols, loadtxt_signature)
-    local is_named = has_names(wanted, converters)
-    if is_named and given.skiprows < 1 then
-      loadtxt_signature:fail(": columns have names in a head, which is the last line that skiprows leaves out; say "
-        .. "skiprows = 1")
-    end
-    local marks = {}
-    if quote then
-      marks[delimiter] = "\1"
-      if given.comments ~= "" then marks[given.comments] = "\2" end
-    end
-    local file, problem = open(given.path, "rb")
-    if not file then fail("io", "np.loadtxt: " .. problem) end
-    local all, fault = file:read("*a")
-    file:close()
-    if not all then fail("io", "np.loadtxt: " .. given.path .. ": " .. fault) end
-    local values, rows, width, line_number, lines = {}, 0, nil, 0, 0
-    local first, last, count = {}, {}, 0
-    local least, most = dtypes.least[given.dtype], dtypes.most[given.dtype]
-    local function refuse(text, ...)
-      fail("invalid_argument", ("np.loadtxt: %s:%d: "):format(given.path, line_number) .. text:format(...))
-    end
-    local function as_meant(text)
-      for meant, mark in pairs(marks) do text = replaced(text, mark, meant) end
-      return text
-    end
-    -- Puts places where there are names, by a head.
-    local function place_names(head)
-      local _, behind = find(head, given.comments, 1, true)
-      if behind == #given.comments then head = head:sub(behind + 1) end
-      local names, place_of = {}, {}
-      for i = 1, spans_of(head, delimiter, first, last) do
-        local name = as_meant(head:sub(first[i], last[i])):match("^%s*(.-)%s*$")
-        names[i], place_of[name] = name, place_of[name] or i - 1
-      end
-      local function placed(column)
-        if type(column) ~= "string" then return column end
-        return place_of[column] or refuse("the head has no column '%s'%s", column, arguments.suggestion(column, names))
-      end
-      for i, column in ipairs(wanted or {}) do wanted[i] = placed(column) end
-      if kind ~= "table" then return end
-      local by_place = {}
-      for column, converter in pairs(converters) do by_place[placed(column)] = converter end
-      converters = by_place
-    end
-    -- Of a field that is not a plain number.
-    local function value_of(text, column, converter)
-      text = as_meant(text)
-      if converter then
-        local value = converter(text)
-        if type(value) ~= "number" then
-          refuse("column %d is '%s', of which its converter makes %s, which is no number", column, text:sub(1, 40),
-            arguments.describe(value))
-        end
-        return value
-      end
-      if text == "" and given.filling_values then return given.filling_values end
-      local number = number_of(text)
-      if number and least and number % 1 ~= 0 then
-        refuse("column %d is '%s', which is no whole number, and dtype is %s", column, text:sub(1, 40), given.dtype)
-      elseif number and least and (number < least or number > most) then
-        if given.dtype ~= "int64" then
-          refuse("column %d is '%s', which does not fit into %s", column, text:sub(1, 40), given.dtype)
-        end
-        refuse("column %d is '%s', beyond 2^53, where not all whole numbers are one of Lua's; as float64 it is the "
-          .. "nearest one, and converters may take a part of it", column, text:sub(1, 40))
-      end
-      return number or refuse("column %d is '%s', which is no number%s", column, text:sub(1, 40),
-        not delimiter and text:find("[,;]") and "; delimiter = \",\" or \";\" parts columns"
-          or text == "" and "; filling_values = np.nan stands for what is missing"
-          or rows == 0 and given.skiprows == 0 and "; skiprows leaves out a head"
-          or "; converters make numbers of texts, and usecols chooses columns")
-    end
-    for number, line in lines_of(all, quote) do
-      if given.max_rows and rows >= given.max_rows then break end
-      line_number, lines = number, lines + 1
-      if number == 1 then line = line:gsub("^\239\187\191", "") end  -- the mark of UTF-8
-      if quote and find(line, quote, 1, true) then
-        line = without_quotes(line, quote, marks) or refuse("a quote is not closed")
-      end
-      if is_named and lines == given.skiprows then place_names(line) end
-      local comment = given.comments ~= "" and find(line, given.comments, 1, true)
-      if comment then line = line:sub(1, comment - 1) end
-      if lines > given.skiprows and find(line, "%S") then
-        if byte(line, #line) == 13 then line = line:sub(1, -2) end
-        local columns = spans_of(line, delimiter, first, last)
-        if not wanted then
-          width = width or columns
-          if columns ~= width then refuse("%d columns, and %d before", columns, width) end
-        end
-        for i = 1, wanted and #wanted or columns do
-          local column = wanted and wanted[i] or i - 1
-          local place = column < 0 and columns + column or column
-          if place < 0 or place >= columns then refuse("no column %d among %d", column, columns) end
-          local from, to = first[place + 1], last[place + 1]
-          local converter = converters and (kind == "function" and converters or converters[place])
-          count = count + 1
-          local value = not converter and plain_number(line, from, to)
-          if not value or least and (value % 1 ~= 0 or value < least or value > most) then
-            value = value_of(line:sub(from, to):match("^%s*(.-)%s*$"), column, converter)
-          end
-          values[count] = value
-        end
-        rows = rows + 1
-      end
-    end
-    return core.array(values, given.dtype, { rows, wanted and #wanted or width or 0 })
+local loadtxt_signature = signature("np.loadtxt", {
+  { "path", "string" }, { "dtype", "dtype", "float32" }, { "delimiter", "string?" }, { "skiprows", "integer", 0 },
+  { "usecols", "any?" }, { "comments", "string", "#" }, { "max_rows", "integer?" }, { "filling_values", "number?" },
+  { "converters", "any?" }, { "quotechar", "string?" },
+})
+--- The numbers of a text file, (rows, columns), a row from each line:
+--- `np.loadtxt("log.csv", { delimiter = ",", skiprows = 1 })`
+--- Without a delimiter columns stand apart by white space. `usecols` are the columns that are wanted, in the order
+--- that they are to have, by their places from 0, or by their names in the head, which is the last of the lines that
+--- `skiprows` leaves out: `{ skiprows = 1, usecols = { "price", "city" } }`; only these have to be numbers. What
+--- stands behind `comments` is left out, as are empty lines. `nan` and `inf` are numbers. float32, which NumPy's are
+--- not, has all whole numbers up to 2^24: Unix times and the like want `dtype = flow.float64` or flow.int64.
+--- `filling_values` stands for empty fields: `filling_values = np.nan`. `converters` make numbers of the text of
+--- columns, by places or names: `converters = { city = function(text) return number_of[text] end }`; one function is
+--- for all columns. Between two `quotechar`, such as '"', a delimiter and the end of a line are parts of the text.
+--- @error a field that is no number, or a line with another number of columns, by its line; no column of a name
+function np.loadtxt(...)
+  local given = loadtxt_signature:parse(...)
+  local delimiter, quote, converters = given.delimiter, given.quotechar, given.converters
+  if given.path:find("[%z\n]") then
+    loadtxt_signature:fail(": the path is the text itself, " .. arguments.describe(given.path)
+      .. "; it takes the path of a file that has it")
   end
+  if delimiter == "" then loadtxt_signature:fail(": delimiter must be a text such as \",\", got ''") end
+  if quote and (#quote ~= 1 or not delimiter) then
+    loadtxt_signature:fail((": quotechar is one character, beside a delimiter, got '%s'"):format(quote))
+  end
+  local kind = type(converters)
+  if converters ~= nil and kind ~= "function" and kind ~= "table" then
+    loadtxt_signature:fail(": converters must be a function, or functions by columns, got "
+      .. arguments.describe(converters))
+  end
+  local wanted = columns_wanted(given.usecols, loadtxt_signature)
+  local is_named = has_names(wanted, converters)
+  if is_named and given.skiprows < 1 then
+    loadtxt_signature:fail(": columns have names in a head, which is the last line that skiprows leaves out; say "
+      .. "skiprows = 1")
+  end
+  local marks = {}
+  if quote then
+    marks[delimiter] = "\1"
+    if given.comments ~= "" then marks[given.comments] = "\2" end
+  end
+  local file, problem = open(given.path, "rb")
+  if not file then fail("io", "np.loadtxt: " .. problem) end
+  local all, fault = file:read("*a")
+  file:close()
+  if not all then fail("io", "np.loadtxt: " .. given.path .. ": " .. fault) end
+  local values, rows, width, line_number, lines = {}, 0, nil, 0, 0
+  local first, last, count = {}, {}, 0
+  local least, most = dtypes.least[given.dtype], dtypes.most[given.dtype]
+  local function refuse(text, ...)
+    fail("invalid_argument", ("np.loadtxt: %s:%d: "):format(given.path, line_number) .. text:format(...))
+  end
+  local function as_meant(text)
+    for meant, mark in pairs(marks) do text = replaced(text, mark, meant) end
+    return text
+  end
+  -- Puts places where there are names, by a head.
+  local function place_names(head)
+    local _, behind = find(head, given.comments, 1, true)
+    if behind == #given.comments then head = head:sub(behind + 1) end
+    local names, place_of = {}, {}
+    for i = 1, spans_of(head, delimiter, first, last) do
+      local name = as_meant(head:sub(first[i], last[i])):match("^%s*(.-)%s*$")
+      names[i], place_of[name] = name, place_of[name] or i - 1
+    end
+    local function placed(column)
+      if type(column) ~= "string" then return column end
+      return place_of[column] or refuse("the head has no column '%s'%s", column, arguments.suggestion(column, names))
+    end
+    for i, column in ipairs(wanted or {}) do wanted[i] = placed(column) end
+    if kind ~= "table" then return end
+    local by_place = {}
+    for column, converter in pairs(converters) do by_place[placed(column)] = converter end
+    converters = by_place
+  end
+  -- Of a field that is not a plain number.
+  local function value_of(text, column, converter)
+    text = as_meant(text)
+    if converter then
+      local value = converter(text)
+      if type(value) ~= "number" then
+        refuse("column %d is '%s', of which its converter makes %s, which is no number", column, text:sub(1, 40),
+          arguments.describe(value))
+      end
+      return value
+    end
+    if text == "" and given.filling_values then return given.filling_values end
+    local number = number_of(text)
+    if number and least and number % 1 ~= 0 then
+      refuse("column %d is '%s', which is no whole number, and dtype is %s", column, text:sub(1, 40), given.dtype)
+    elseif number and least and (number < least or number > most) then
+      if given.dtype ~= "int64" then
+        refuse("column %d is '%s', which does not fit into %s", column, text:sub(1, 40), given.dtype)
+      end
+      refuse("column %d is '%s', beyond 2^53, where not all whole numbers are one of Lua's; as float64 it is the "
+        .. "nearest one, and converters may take a part of it", column, text:sub(1, 40))
+    end
+    return number or refuse("column %d is '%s', which is no number%s", column, text:sub(1, 40),
+      not delimiter and text:find("[,;]") and "; delimiter = \",\" or \";\" parts columns"
+        or text == "" and "; filling_values = np.nan stands for what is missing"
+        or rows == 0 and given.skiprows == 0 and "; skiprows leaves out a head"
+        or "; converters make numbers of texts, and usecols chooses columns")
+  end
+  for number, line in lines_of(all, quote) do
+    if given.max_rows and rows >= given.max_rows then break end
+    line_number, lines = number, lines + 1
+    if number == 1 then line = line:gsub("^\239\187\191", "") end  -- the mark of UTF-8
+    if quote and find(line, quote, 1, true) then
+      line = without_quotes(line, quote, marks) or refuse("a quote is not closed")
+    end
+    if is_named and lines == given.skiprows then place_names(line) end
+    local comment = given.comments ~= "" and find(line, given.comments, 1, true)
+    if comment then line = line:sub(1, comment - 1) end
+    if lines > given.skiprows and find(line, "%S") then
+      if byte(line, #line) == 13 then line = line:sub(1, -2) end
+      local columns = spans_of(line, delimiter, first, last)
+      if not wanted then
+        width = width or columns
+        if columns ~= width then refuse("%d columns, and %d before", columns, width) end
+      end
+      for i = 1, wanted and #wanted or columns do
+        local column = wanted and wanted[i] or i - 1
+        local place = column < 0 and columns + column or column
+        if place < 0 or place >= columns then refuse("no column %d among %d", column, columns) end
+        local from, to = first[place + 1], last[place + 1]
+        local converter = converters and (kind == "function" and converters or converters[place])
+        count = count + 1
+        local value = not converter and plain_number(line, from, to)
+        if not value or least and (value % 1 ~= 0 or value < least or value > most) then
+          value = value_of(line:sub(from, to):match("^%s*(.-)%s*$"), column, converter)
+        end
+        values[count] = value
+      end
+      rows = rows + 1
+    end
+  end
+  return core.array(values, given.dtype, { rows, wanted and #wanted or width or 0 })
+end
 
-  local savetxt_signature = signature("np.savetxt", {
-    { "path", "string" }, { "a", "any" }, { "fmt", "string", "%.18e" }, { "delimiter", "string", " " },
-    { "header", "string", "" }, { "comments", "string", "# " },
-  })
-  --- Writes an array as text, a row in each line; one of rank 1 has a number in each:
-  --- `np.savetxt("log.csv", a, { fmt = "%.6g", delimiter = "," })`. np.loadtxt reads it. `fmt` is how one number is
-  --- written, as by string.format, but for "#"; "%d" leaves out a fraction. A header stands behind `comments`, in each
-  --- of its lines.
-  --- @return nil
-  --- @error more than two axes; a fmt that takes no number; "%d" for what does not fit into 64 bits; a file that cannot
-  ---        be written
-  function np.savetxt(...)
-    local given = savetxt_signature:parse(...)
-    local a = ndarray.as_array(given.a, "np.savetxt")
-    if a.rank < 1 or a.rank > 2 then
-      fail("shape_mismatch", "np.savetxt writes an array of rank 1 or 2, got " .. tostring(a.shape))
-    end
-    local pieces = {}
-    for line in (given.header == "" and "" or given.header .. "\n"):gmatch("(.-)\n") do
-      pieces[#pieces + 1] = given.comments .. line .. "\n"
-    end
-    local columns = a.rank == 2 and a.shape[1] or 1
-    local rows = math.max(1, math.floor(kPiece / math.max(1, columns)))
-    a = a:reshape({ a.shape[0], columns })
-    for first = 0, math.max(0, a.shape[0] - 1), rows do
-      pieces[#pieces + 1] = core.text_rows(a, first, rows, given.fmt, given.delimiter, "np.savetxt")
-    end
-    local file, problem = open(given.path, "wb")
-    if not file then fail("io", "np.savetxt: " .. problem) end
-    local written, why = true, nil
-    for _, piece in ipairs(pieces) do
-      if written then written, why = file:write(piece) end
-    end
-    local closed, why_not = file:close()
-    if not (written and closed) then fail("io", "np.savetxt: " .. given.path .. ": " .. (why or why_not)) end
+local savetxt_signature = signature("np.savetxt", {
+  { "path", "string" }, { "a", "any" }, { "fmt", "string", "%.18e" }, { "delimiter", "string", " " },
+  { "header", "string", "" }, { "comments", "string", "# " },
+})
+--- Writes an array as text, a row in each line; one of rank 1 has a number in each:
+--- `np.savetxt("log.csv", a, { fmt = "%.6g", delimiter = "," })`. np.loadtxt reads it. `fmt` is how one number is
+--- written, as by string.format, but for "#"; "%d" leaves out a fraction. A header stands behind `comments`, in each
+--- of its lines.
+--- @return nil
+--- @error more than two axes; a fmt that takes no number; "%d" for what does not fit into 64 bits; a file that cannot
+---        be written
+function np.savetxt(...)
+  local given = savetxt_signature:parse(...)
+  local a = ndarray.as_array(given.a, "np.savetxt")
+  if a.rank < 1 or a.rank > 2 then
+    fail("shape_mismatch", "np.savetxt writes an array of rank 1 or 2, got " .. tostring(a.shape))
   end
+  local pieces = {}
+  for line in (given.header == "" and "" or given.header .. "\n"):gmatch("(.-)\n") do
+    pieces[#pieces + 1] = given.comments .. line .. "\n"
+  end
+  local columns = a.rank == 2 and a.shape[1] or 1
+  local rows = math.max(1, math.floor(kPiece / math.max(1, columns)))
+  a = a:reshape({ a.shape[0], columns })
+  for first = 0, math.max(0, a.shape[0] - 1), rows do
+    pieces[#pieces + 1] = core.text_rows(a, first, rows, given.fmt, given.delimiter, "np.savetxt")
+  end
+  local file, problem = open(given.path, "wb")
+  if not file then fail("io", "np.savetxt: " .. problem) end
+  local written, why = true, nil
+  for _, piece in ipairs(pieces) do
+    if written then written, why = file:write(piece) end
+  end
+  local closed, why_not = file:close()
+  if not (written and closed) then fail("io", "np.savetxt: " .. given.path .. ": " .. (why or why_not)) end
 end

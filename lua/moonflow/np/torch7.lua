@@ -8,6 +8,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local refuse_others = require "moonflow.np.beginnings"
+local np = require "moonflow.np.functions"
 
 local kNumber, kString, kTable, kTorch, kBoolean, kFunction = 1, 2, 3, 4, 5, 6
 local is_function_with_number = { [7] = true, [8] = true }
@@ -177,27 +178,24 @@ function Reader:object()
   self:skip_function()
 end
 
---- Adds the function to flow.np.
-return function(np)
-  local signature = arguments.signature("np.load_t7", { { "path", "string" } })
-  --- What Torch7's torch.save has written, binary or as text, as its torch.load gives it: numbers, strings, booleans,
-  --- tables, and tensors and storages as ndarrays of their dtypes (of shorts as int32). An object of a class is a table
-  --- of its fields and of `__typename`: `np.load_t7("net.t7").modules[1].weight` of an nn.Sequential. Dense weights are
-  --- (units, in) there as here, those of convolutions (filters, channels, height, width). Arrays share memory where
-  --- tensors did. Functions are nil: no code of a file is run.
-  --- @return any
-  --- @error a file that cannot be read, is none, or damaged; an object that writes itself in a way of its own
-  function np.load_t7(...)
-    local path = signature:parse(...).path
-    local is_text = refuse_others(path, "np.load_t7"):find("^%d") ~= nil  -- binary ones begin with the kind as a byte
-    local file, problem = io.open(path, "rb")
-    if not file then errors.raise("io", "np.load_t7: " .. problem) end
-    local size = file:seek("end") or 0
-    file:seek("set")
-    local reader = setmetatable({ file = file, path = path, size = size, is_text = is_text, known = {} }, Reader)
-    local fine, result = pcall(reader.object, reader)
-    file:close()
-    if not fine then error(result, 0) end
-    return result
-  end
+local signature = arguments.signature("np.load_t7", { { "path", "string" } })
+--- What Torch7's torch.save has written, binary or as text, as its torch.load gives it: numbers, strings, booleans,
+--- tables, and tensors and storages as ndarrays of their dtypes (of shorts as int32). An object of a class is a table
+--- of its fields and of `__typename`: `np.load_t7("net.t7").modules[1].weight` of an nn.Sequential. Dense weights are
+--- (units, in) there as here, those of convolutions (filters, channels, height, width). Arrays share memory where
+--- tensors did. Functions are nil: no code of a file is run.
+--- @return any
+--- @error a file that cannot be read, is none, or damaged; an object that writes itself in a way of its own
+function np.load_t7(...)
+  local path = signature:parse(...).path
+  local is_text = refuse_others(path, "np.load_t7"):find("^%d") ~= nil  -- binary ones begin with the kind as a byte
+  local file, problem = io.open(path, "rb")
+  if not file then errors.raise("io", "np.load_t7: " .. problem) end
+  local size = file:seek("end") or 0
+  file:seek("set")
+  local reader = setmetatable({ file = file, path = path, size = size, is_text = is_text, known = {} }, Reader)
+  local fine, result = pcall(reader.object, reader)
+  file:close()
+  if not fine then error(result, 0) end
+  return result
 end
