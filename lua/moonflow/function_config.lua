@@ -132,10 +132,6 @@ local train_options = {
 }
 local train_names = arguments.sorted_keys(train_options)
 
-local function colon_needed(object, name)
-  errors.raise("invalid_argument", "use ':' to call it: " .. object .. ":" .. name .. "(...)")
-end
-
 -- What is given to a method of these objects beyond what it takes would be lost without a word.
 local function check_count(where, most, ...)
   if select("#", ...) > most then
@@ -154,7 +150,7 @@ function TrainConfig.__index(self, name)
   local kind = train_options[name]
   if not kind then fail_option("config.train", "config.train", name, train_names) end
   return function(receiver, value, ...)
-    if receiver ~= self then colon_needed("config.train", name) end
+    if receiver ~= self then arguments.want_colon("config.train:" .. name) end
     check_count("config.train:" .. name, 1, value, ...)
     check_train("config.train:" .. name, value, kind)
     self.values[name] = value
@@ -163,7 +159,7 @@ function TrainConfig.__index(self, name)
 end
 
 function TrainConfig.__newindex(_, name)
-  colon_needed("config.train", tostring(name))
+  arguments.want_colon("config.train:" .. tostring(name))
 end
 
 -- ---- the object ---------------------------------------------------------------------------------------------------
@@ -175,7 +171,7 @@ function FunctionConfig.__index(self, name)
     fail_option("function_config", "config", name, names)
   end
   return function(receiver, ...)
-    if receiver ~= self then colon_needed("config", name) end
+    if receiver ~= self then arguments.want_colon("config:" .. name) end
     check_count("config:" .. name, name == "enable_auto_mixed_precision" and 2 or 1, ...)
     set(self.values, name, ...)
     return self
@@ -183,7 +179,7 @@ function FunctionConfig.__index(self, name)
 end
 
 function FunctionConfig.__newindex(_, name)
-  colon_needed("config", tostring(name))
+  arguments.want_colon("config:" .. tostring(name))
 end
 
 --- A configuration to be filled by its methods: `config:default_data_type(flow.float)`, `config.train:primary_lr(0.1)`.

@@ -241,10 +241,10 @@ end)
   it("and so is a point in the place of a colon", function()
     golden("generator:integers is a method: call it with ':'", ">>np.random.default_rng(3).integers(0, 10)")
     golden("a:eq is a method: call it with ':'", ">>np.ones({ 2 }).eq(1)")
-    golden("use ':' to call it: config:default_data_type(...)", [[
+    golden("config:default_data_type is a method: call it with ':'", [[
 local config = flow.FunctionConfig()
 >>config.default_data_type = flow.float64]])
-    golden("use ':' to call it: config.train:primary_lr(...)", [[
+    golden("config.train:primary_lr is a method: call it with ':'", [[
 local config = flow.FunctionConfig()
 >>config.train.primary_lr = 0.1]])
   end)

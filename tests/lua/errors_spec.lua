@@ -276,7 +276,7 @@ local spec = { inputs = {
     golden("function_config has no option 'default_dtype'; did you mean 'default_data_type'?", [[
 local f = flow.global_function { function_config = { default_dtype = flow.float } }
 >>f(function() end)]])
-    golden("use ':' to call it: config:default_data_type(...)", [[
+    golden("config:default_data_type is a method: call it with ':'", [[
 local config = flow.function_config()
 >>config.default_data_type(flow.float)]])
   end)
