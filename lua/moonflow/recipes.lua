@@ -74,6 +74,9 @@ return {
   { "docs/porting.md", "Programs of OneFlow", "port migrate oneflow python lua differences" },
   { "docs/embedding.md", "Moonflow inside a C or C++ program", "embed host c api c++ game engine robot real time "
     .. "prepared call threads" },
+  { "docs/embedding.md", "Other programs with LuaJIT", "openresty nvim editor luanti game server mod luv event loop" },
+  { "docs/embedding.md", "Neovim", "nvim editor plugin event loop" },
+  { "docs/embedding.md", "A Minetest mod", "luanti minetest game server learn while played" },
   { "docs/repl.md", "The prompt", "repl prompt shell interactive" },
 
   { "samples/lenet_train.lua", "LeNet learns digits", "mnist convolution cnn image classification" },
@@ -83,6 +86,8 @@ return {
   { "samples/resnet50.lua", "A ResNet-50 in bfloat16", "resnet imagenet benchmark" },
   { "samples/transformer_train.lua", "A transformer that writes text", "attention gpt language model characters" },
   { "samples/luv_server.lua", "Predictions on a socket", "server serve http socket luv libuv inference" },
+  { "samples/nginx", "A web server that reads digits", "nginx openresty http rest service serve deploy inference "
+    .. "image" },
   { "samples/love", "Nets in a game of LÖVE", "love love2d game" },
   { "samples/robot", "A controller in a robot, in C++", "robot control real time c++ cart pole embed" },
 }
