@@ -17,7 +17,7 @@ describe("a paste", function()
     t:press("Enter"):wait_for("-- a remark\nx\nabab\n>")
     t:paste("function f()\n  return 'f'"):press("Enter"):wait_for_last(">>")
     t:paste("end\nf()"):press("Enter"):wait_for("end\nf()\nf\n>")
-    t:press("Up", "Up", "Enter"):wait_for("-- a remark\nx\nabab\n>")
+    t:press("Up", "Up", "Enter"):wait_for("\nf\n> local x = ('ab')\n  :rep(2)\n-- a remark\nx\nabab\n>")
     t:close()
     assert.equal("local x = ('ab')\\n  :rep(2)\\n-- a remark\\nx\nfunction f()\\n  return 'f'\\nend\\nf()\n"
       .. "local x = ('ab')\\n  :rep(2)\\n-- a remark\\nx\n", process.read(here.history))
