@@ -59,6 +59,24 @@ int error_concat(lua_State* L) {
   return 1;
 }
 
+// Where the registry has the module once it is open. A lua_State has one engine: a script that reloads its files may
+// have taken the module out of package.loaded. Another copy of the library has another address, and an engine of its
+// own.
+const char kOpened = 0;
+
+bool push_opened(lua_State* L) {
+  lua_pushlightuserdata(L, const_cast<char*>(&kOpened));
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  return lua_istable(L, -1) != 0;
+}
+
+// The module is on the top of the stack, and stays there.
+void note_opened(lua_State* L) {
+  lua_pushlightuserdata(L, const_cast<char*>(&kOpened));
+  lua_pushvalue(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}
+
 State& new_state(lua_State* L) {
   lua_createtable(L, 0, 1);
   lua_pushcfunction(L, finalize_state);
@@ -139,6 +157,7 @@ extern "C" __attribute__((visibility("default"))) int luaopen_moonflow_core(lua_
                                         {"fold_traceback", fold_traceback},
                                         {"nearest", nearest_name},
                                         {nullptr, nullptr}};
+  if (push_opened(L)) return 1;
   State& state = new_state(L);
   lua_newtable(L);
   lua_pushliteral(L, MOONFLOW_VERSION);
@@ -161,5 +180,6 @@ extern "C" __attribute__((visibility("default"))) int luaopen_moonflow_core(lua_
   add_system(L, state);
   add_socket(L, state);
   add_lines(L, state);
+  note_opened(L);
   return 1;
 }

@@ -14,6 +14,8 @@ end
 local loading = require "moonflow.loading"
 local core = loading.core()
 loading.find_beside(core)
+local before = loading.again(core)
+if before then return before end
 
 -- What runs once need not be compiled; and where memory runs out as compiled code is left, LuaJIT falls over.
 local compiles = type(jit) == "table" and jit.status()
@@ -137,5 +139,6 @@ flow.einsum = require("moonflow.einsum").of_values
 for name, value in pairs(require "moonflow.distributed") do flow.distributed[name] = value end  -- beside its ops
 help.close("flow", flow)
 
+core.flow = flow
 if compiles then jit.on() end
 return flow

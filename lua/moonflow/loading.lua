@@ -56,21 +56,38 @@ end
 
 --- Lets `require` look for Moonflow's other files beside this one first, and take what the library has of them: they
 --- were compiled when it was built, for the LuaJIT it was built with. Whatever globals a script makes, they see Lua's
---- own functions.
+--- own functions. Each is run once: where a script has taken them out of package.loaded, `require` gives those that
+--- there are, with all that they hold.
 function loading.find_beside(core)
   if not folder or core.find_beside or type(package.loaders) ~= "table" then return end
   local compiled = type(jit) == "table" and jit.version == core.build_info().lua
 
+  local modules = { ["moonflow.builtins"] = builtins, ["moonflow.core"] = core, ["moonflow.loading"] = loading }
+  core.modules = modules
+
   function core.find_beside(name)
     local stem = name:match("^moonflow%.([%w_.]+)$")
     if not stem then return nil end
+    if modules[name] then return function() return modules[name] end end
     local path = folder .. stem:gsub("%.", "/") .. ".lua"
     local fine, chunk, complaint = pcall(core.load_file, path, compiled)
     if not fine then return "\n\t" .. (chunk.code == "not_found" and "no file '" .. path .. "'" or tostring(chunk)) end
     if not chunk then error(("error loading module '%s' from file '%s':\n\t%s"):format(name, path, complaint), 0) end
-    return setfenv(chunk, builtins)
+    setfenv(chunk, builtins)
+    return function(...)
+      modules[name] = chunk(...)
+      return modules[name]
+    end
   end
   table.insert(package.loaders, 2, core.find_beside)
+end
+
+--- What `require "moonflow"` has given in this Lua state before, with its files back in package.loaded; or nil. Where a
+--- script has taken them out, to have its own files run again, it goes on with the engine, jobs and weights it has.
+function loading.again(core)
+  if not core.flow then return nil end
+  for name, module in pairs(core.modules or {}) do package.loaded[name] = module end
+  return core.flow
 end
 
 return loading

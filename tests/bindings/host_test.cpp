@@ -285,6 +285,15 @@ TEST_CASE("a prepared call needs no function that a script can take away") {
   session.load_text("assert(package.loaded.moonflow.publish() == 1)", "publish.lua");
 }
 
+TEST_CASE("jobs of a script that has cleared package.loaded, to load its files anew, are those of the session") {
+  moonflow::Session session(options());
+  for (int i = 0; i < 2; ++i) {
+    session.load_text("for name in pairs(package.loaded) do package.loaded[name] = nil end", "clear.lua");
+    session.load_file(MOONFLOW_TEST_JOBS);
+    CHECK(session.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+  }
+}
+
 // Gives Lua a function `quit()`, which closes the session and returns the code of that.
 void give_quit(lua_State* L, mf_session* session) {
   const auto quit = [](lua_State* state) {

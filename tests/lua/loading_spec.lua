@@ -137,6 +137,46 @@ describe("a file of Moonflow", function()
     assert.equal("0\n", ended.out, ended.err)
   end)
 
+  it("stays the engine of a script that clears package.loaded to have its own files run again", function()
+    local ended = process.moonflow({ "-e", [[
+      local flow = require "moonflow"
+      local function define(given)
+        local Numpy = given.typing.Numpy
+        return given.global_function({ name = "learn", type = "train", inputs = { x = Numpy.Placeholder({ 1, 2 }) },
+          returns = Numpy }, function(x)
+            local loss = given.layers.dense(x, 1, { name = "out" }) ^ 2
+            given.optimizer.SGD(0.1):minimize(loss)
+            return loss
+          end)
+      end
+      local function clear()
+        for name in pairs(package.loaded) do
+          if name:find("^moonflow") then package.loaded[name] = nil end
+        end
+      end
+      local x, learn = flow.np.ones { 1, 2 }, define(flow)
+      learn(x)
+      clear()
+      flow.log.open("run"):write { step = 1, loss = learn(x) } -- its file is loaded when it is first asked for
+      clear()
+      local searchers, held = #package.loaders, nil
+      for round = 1, 12 do
+        clear()
+        local again = require "moonflow"
+        assert(again == flow and package.loaded["moonflow.session"] and package.loaded["moonflow.core"])
+        learn = define(again)
+        learn(x)
+        if round == 2 then
+          collectgarbage()
+          held = collectgarbage("count")
+        end
+      end
+      collectgarbage()
+      print(learn:train_steps(), #package.loaders - searchers, collectgarbage("count") - held < 100)
+    ]] }, { folder = folder })
+    assert.equal("14\t0\ttrue\n", ended.out, ended.err)
+  end)
+
   it("is compiled by another LuaJIT than that of the build", function()
     local ended = process.moonflow({ "-e", [[
       local version = jit.version
