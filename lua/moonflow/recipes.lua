@@ -49,7 +49,9 @@ return {
   { training, "A policy that learns by trying", "reinforcement learning rl ppo policy gradient actor critic reward "
     .. "agent environment" },
   { training, "Several processes", "distributed data parallel ddp mpi mpirun cluster machines nodes rank allreduce "
-    .. "horovod federated" },
+    .. "horovod" },
+  { training, "Learners that come and go", "federated learning fedavg average weights of processes asynchronous server "
+    .. "clients shards" },
   { training, "All weights as one vector", "evolution strategy genetic flatten parameters line search" },
   { training, "The least of a function", "lbfgs l-bfgs bfgs optim scipy minimize fit curve least squares nonlinear "
     .. "second order newton conjugate gradient cg pinn" },
