@@ -79,6 +79,8 @@ return {
   { "docs/embedding.md", "Other programs with LuaJIT", "openresty nvim editor luanti game server mod luv event loop" },
   { "docs/embedding.md", "Neovim", "nvim editor plugin event loop" },
   { "docs/embedding.md", "A Minetest mod", "luanti minetest game server learn while played" },
+  { "docs/embedding.md", "A service that runs for months", "production server daemon reload newer weights hot reload "
+    .. "memory leak limit sigterm" },
   { "docs/repl.md", "The prompt", "repl prompt shell interactive" },
 
   { "samples/lenet_train.lua", "LeNet learns digits", "mnist convolution cnn image classification" },
