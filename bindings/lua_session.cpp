@@ -245,6 +245,23 @@ int variables(lua_State* L) {
   return 1;
 }
 
+// session:without_value() -> the names of all variables that have no value yet
+int without_value(lua_State* L) {
+  auto& names = keep<std::vector<std::string>>(L);
+  protect(L, [&] { names = any_session(L).variables().without_value(); });
+  push_list(L, names, push_string);
+  return 1;
+}
+
+// session:has_value(name) -> boolean; nil where there is no such variable
+int has_value(lua_State* L) {
+  const Variable* variable = nullptr;
+  protect(L, [&] { variable = any_session(L).variables().find(std::string(string_at(L, 2, "name of a variable"))); });
+  if (!variable) return 0;
+  lua_pushboolean(L, variable->initialised());
+  return 1;
+}
+
 // session:forget_variables(list of names)
 int forget_variables(lua_State* L) {
   protect(L, [&] { open_session(L).forget_variables(strings_at(L, 2, "name of a variable")); });
@@ -357,6 +374,8 @@ void add_session(lua_State* L, State& state) {
                                       {"set_max_in_flight", set_max_in_flight},
                                       {"close", close},
                                       {"variables", variables},
+                                      {"without_value", without_value},
+                                      {"has_value", has_value},
                                       {"forget_variables", forget_variables},
                                       {"read", read},
                                       {"write", write},

@@ -145,4 +145,11 @@ std::vector<std::string> Variables::names() const {
   return names;
 }
 
+std::vector<std::string> Variables::without_value() const {
+  std::vector<std::string> names;
+  for (const auto& [name, variable] : variables_)
+    if (!variable->initialised()) names.push_back(name);
+  return names;
+}
+
 }  // namespace moonflow

@@ -59,6 +59,7 @@ class Variables {
   Variable* find(const std::string& name);
   Variable& at(const std::string& name);   // NotFound, with the nearest name
   std::vector<std::string> names() const;  // sorted
+  std::vector<std::string> without_value() const;  // of those that nobody has written, sorted
   uint64_t changes() const { return changes_; }  // rises where there is one more, or one less
   int64_t bytes() const;  // of all copies
   // Whether any variable has a second copy, so that copies may be behind. Any thread.

@@ -482,10 +482,7 @@ function Job:train_steps()
     errors.raise("wrong_state", self.name .. ": job:train_steps: the job has type 'predict' and makes no steps")
   end
   local handle, name = session.handle(), trace.step_name(self.name)
-  for _, entry in ipairs(handle:variables()) do
-    if entry.name == name then return handle:read(name):item() end
-  end
-  return 0
+  return handle:has_value(name) ~= nil and handle:read(name):item() or 0
 end
 
 --- Calls `handler` with a value of the job each time it runs from now on, though its body does not watch it.

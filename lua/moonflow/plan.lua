@@ -246,9 +246,7 @@ end
 
 --- Gives first values to the variables that have none yet.
 function Plan:prepare()
-  local names = {}
-  for _, name in ipairs(self.handle:info().variables) do names[name] = true end
-  variable.initialise(names)
+  variable.initialise(self.handle:info().variables)
   self.ready = true
   self:open_short_way()
 end

@@ -394,14 +394,13 @@ local function give_first_values(list)
 end
 
 -- Says so where moments begin at 0 while the steps that correct them go on: after another optimizer, or of a new layer.
-local function warn_of_late_moments(list, entries)
-  local has_value, late, counting, steps = {}, {}, nil, 0
-  for _, entry in ipairs(entries) do has_value[entry.name] = entry.initialised end
+local function warn_of_late_moments(list)
+  local handle, late, counting, steps = session.handle(), {}, nil, 0
   for _, record in ipairs(list) do
     local count = 0
     for _, job in ipairs(record.moved_by or {}) do
       local name = trace.step_name(job)
-      local more = has_value[name] and session.handle():read(name):item() or 0
+      local more = handle:has_value(name) and handle:read(name):item() or 0
       if more > 0 then count, counting = count + more, counting or job end
     end
     if count > 0 then late[#late + 1], steps = record.name, math.max(steps, count) end
@@ -414,17 +413,17 @@ local function warn_of_late_moments(list, entries)
     #late == 1 and "s" or "", counting, steps))
 end
 
---- Initialises what has no value yet.
---- @param names? table  set of names ([name] = true) to look at; default: all variables of the session
+--- Initialises what has no value yet. Where all have one it makes no garbage: a game publishes in each frame.
+--- @param names? table  list of names to look at, maybe several times each; default: all variables of the session
 --- @return number        how many were initialised
 function variable.initialise(names)
-  local list, entries = {}, session.handle():variables()
-  for _, entry in ipairs(entries) do
-    local record = records[entry.name]
-    if not entry.initialised and record and (not names or names[entry.name]) then list[#list + 1] = record end
+  local handle, list, listed = session.handle(), {}, {}
+  for _, name in ipairs(names or handle:without_value()) do
+    if not listed[name] and handle:has_value(name) == false then list[#list + 1] = records[name] end
+    listed[name] = true
   end
-  if #list > 0 then  -- a game publishes its weights in each frame, when nothing begins
-    warn_of_late_moments(list, entries)
+  if #list > 0 then
+    warn_of_late_moments(list)
     give_first_values(list)
   end
   return #list

@@ -53,8 +53,10 @@ TEST_CASE("a variable counts as initialised once a run has written it") {
   graph.append("assign_sub", {w, x});
   const auto plan = toy.session.compile(graph, "job");
   CHECK_FALSE(toy.session.variables().find("w")->initialised());
+  CHECK(toy.session.variables().without_value() == std::vector<std::string>{"w"});
   toy.call(plan, {floats({1})});
   CHECK(toy.session.variables().find("w")->initialised());
+  CHECK(toy.session.variables().without_value().empty());
 }
 
 TEST_CASE("prepared calls take the weights that their session publishes, and outlive it") {

@@ -228,6 +228,27 @@ describe("a prepared call", function()
     assert.equal(1, flow.publish())
   end)
 
+  it("is given weights without garbage, however many variables the session has", function()
+    local many = flow.global_function { returns = tp.Numpy } (function()
+      local all = {}
+      for i = 1, 300 do
+        all[i] = flow.get_variable("w" .. i, { shape = { 1 }, initializer = flow.zeros_initializer() })
+      end
+      return flow.concat(all, 0)
+    end)
+    many()
+    local call = scaling():prepare()
+    flow.publish()
+    collectgarbage()
+    collectgarbage("stop")
+    local before = collectgarbage("count")
+    for _ = 1, 20 do flow.publish() end
+    local garbage = collectgarbage("count") - before
+    collectgarbage("restart")
+    assert.is_true(garbage < 50, garbage .. " KB")  -- a table for each variable would be 20 times as much
+    assert.is_true(call(vector(1, 1)) == vector(3, 3))
+  end)
+
   it("waits for nothing that is in flight, and delivers nothing", function()
     local call, learn = scaling():prepare(), learning()
     local delivered = 0
