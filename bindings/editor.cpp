@@ -263,7 +263,7 @@ class Editor::Terminal {
   Read read(const std::string& prompt, std::string& line) {
     prompt_ = prompt;
     interrupted_ = false;
-    typed_ahead_ = key_is_there();
+    typed_ahead_ = true;  // until no key is there, which can be told once the terminal is in our mode
     recalled_ = history_.entries().size();
     int count = 0;
     paste_mode_.begin();
