@@ -52,6 +52,11 @@ local function count_color(picture, color, x, y, width, height)
   return count
 end
 
+local paths = {
+  LUA_PATH = process.build .. "/lua/?.lua;" .. process.build .. "/lua/?/init.lua;;",
+  LUA_CPATH = process.build .. "/lua/?.so;;",
+}
+
 describe("the game", function()
   if process.sanitizer ~= "" then
     pending("is not played in sanitized builds: LÖVE itself is not sanitized")
@@ -66,11 +71,7 @@ describe("the game", function()
       .. process.quote(process.source .. "/tests/lua/love_drive.sh") .. " "
       .. process.quote(process.source .. "/samples/love") .. " " .. process.quote(out), {
       folder = out,  -- where no LeNet lies that somebody has trained: with one the game need not learn
-      env = {
-        MOONFLOW_DATA = data,
-        LUA_PATH = process.build .. "/lua/?.lua;" .. process.build .. "/lua/?/init.lua;;",
-        LUA_CPATH = process.build .. "/lua/?.so;;",
-      },
+      env = { MOONFLOW_DATA = data, LUA_PATH = paths.LUA_PATH, LUA_CPATH = paths.LUA_CPATH },
     })
     assert.equal(0, run.code, run.out .. run.err)
   end)
@@ -125,5 +126,39 @@ describe("the game", function()
     local code, milliseconds = process.read(out .. "/exit.txt"):match("(%d+) (%d+)")
     assert.equal(0, tonumber(code))
     assert.truthy(tonumber(milliseconds) < 1000)
+  end)
+end)
+
+describe("a thread", function()
+  if process.sanitizer ~= "" then
+    pending("does not run in sanitized builds: LÖVE itself is not sanitized")
+    return
+  end
+
+  it("tells of errors as text", function()
+    local folder = process.folder("love_thread")
+    process.write(folder .. "/conf.lua", [[
+function love.conf(t)
+  t.window, t.modules.window, t.modules.graphics, t.modules.audio, t.modules.joystick = nil, false, false, false, false
+end
+]])
+    process.write(folder .. "/main.lua", [[
+function love.load() love.thread.newThread("work.lua"):start() end
+function love.threaderror(_, problem)
+  print(problem)
+  love.event.quit()
+end
+]])
+    process.write(folder .. "/work.lua", [[
+local flow = require "moonflow"
+flow.text_errors(function()
+  flow.np.ones({ 2, 3 }):reshape(4)
+end)()
+]])
+    local env = { SDL_VIDEODRIVER = "dummy", LUA_PATH = paths.LUA_PATH, LUA_CPATH = paths.LUA_CPATH }
+    local ended = process.shell("timeout 60 love " .. process.quote(folder), { folder = folder, env = env })
+    assert.equal(0, ended.code, ended.out .. ended.err)
+    assert.truthy(ended.out:find("^work%.lua:3: shape %(2, 3%) has 6 elements, shape %(4%) has 4\nstack traceback:\n"),
+      ended.out .. ended.err)
   end)
 end)
