@@ -76,9 +76,11 @@ describe("np.minimize", function()
     _, _, how = np.minimize(function(x) return np.sum(x ^ 2), -2 * x end, np.ones({ 2 }, "float64"))
     assert.equal("no smaller value was found along the gradient", how.why)
     assert.equal(0, how.iterations)
-    -- Where rounding hides what is left.
-    _, _, how = np.minimize(valley(100, "float32"), np.full({ 100 }, -1.2), { iterations = 1000, tolerance = 0 })
-    assert.is_false(how.converged)
+    -- Where rounding hides what is left, unless it leaves nothing, as fused products and sums may.
+    local least, _
+    least, _, how = np.minimize(valley(100, "float32"), np.full({ 100 }, -1.2), { iterations = 1000, tolerance = 0 })
+    local _, gradient = valley(100, "float32")(least)
+    assert.equal(np.abs(gradient):max() == 0, how.converged)
     assert.is_true(how.iterations < 1000)
   end)
 

@@ -107,7 +107,8 @@ local function plain_number(line, from, last)
     end
   end
   if digits == 0 or digits > 15 then return nil end
-  return sign * (point and number / power_of_ten[digits - point] or number)
+  -- A quotient has a sign where it is 0; of LuaJIT's whole numbers, which it has on ARM, a product has not.
+  return number / (sign * power_of_ten[point and digits - point or 0])
 end
 
 -- tonumber knows hexadecimal numbers too, which are more likely the names of something.
