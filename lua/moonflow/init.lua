@@ -20,6 +20,8 @@ if before then return before end
 -- What runs once need not be compiled; and where memory runs out as compiled code is left, LuaJIT falls over.
 local compiles = type(jit) == "table" and jit.status()
 if compiles then jit.off() end
+-- Where LuaJIT 2.1.0-beta3 puts loads of ARM together, as Debian 12 has it, some become no instruction at all.
+if compiles and jit.arch == "arm64" and jit.version == "LuaJIT 2.1.0-beta3" and jit.opt then jit.opt.start("-fuse") end
 
 local checkpoint = require "moonflow.checkpoint"
 local data = require "moonflow.data"
