@@ -75,7 +75,7 @@ function loading.find_beside(core)
     if not chunk then error(("error loading module '%s' from file '%s':\n\t%s"):format(name, path, complaint), 0) end
     setfenv(chunk, builtins)
     return function(...)
-      modules[name] = chunk(...)
+      modules[name] = chunk(...) or true  -- as require notes a file that gives nothing
       return modules[name]
     end
   end
