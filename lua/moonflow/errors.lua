@@ -112,10 +112,15 @@ function errors.traced(value)
   return value
 end
 
+--- A text that ends with a traceback, with the library's own frames folded.
+function errors.folded(text)
+  return core.fold_traceback(text, own_folder:sub(2))
+end
+
 local function as_text(value)
   local is_text = type(value) == "string" and value ~= "interrupted" and not errors.is_out_of_memory(value)
   if not is_text and not errors.is_error(value) then return value end
-  return core.fold_traceback(core.describe_error(value), own_folder:sub(2))
+  return errors.folded(core.describe_error(value))
 end
 
 local function raised_as_text(fine, ...)

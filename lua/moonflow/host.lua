@@ -34,8 +34,6 @@ function host.traced(value)
   return made
 end
 
-local library = debug.getinfo(1, "S").source:match("^@(.*[/\\])") or ""
-
 local function described(value)
   if type(value) ~= "table" then value = { code = "script_error", message = errors.text(value) } end
   local parts = {}
@@ -44,7 +42,7 @@ local function described(value)
     if part and part ~= "" then parts[#parts + 1] = errors.text(part) end
   end
   local traceback = value.traceback
-  if type(traceback) == "string" then traceback = core.fold_traceback(traceback:match("^\n?(.*)$"), library) end
+  if type(traceback) == "string" then traceback = errors.folded(traceback:match("^\n?(.*)$")) end
   local job_name = value.job ~= "" and value.job or value.defining
   return { code = value.code, text = table.concat(parts, ": "), where = value.where, job = job_name, op = value.op,
            traceback = traceback }
