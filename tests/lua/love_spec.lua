@@ -52,10 +52,7 @@ local function count_color(picture, color, x, y, width, height)
   return count
 end
 
-local paths = {
-  LUA_PATH = process.build .. "/lua/?.lua;" .. process.build .. "/lua/?/init.lua;;",
-  LUA_CPATH = process.build .. "/lua/?.so;;",
-}
+local paths = process.paths
 
 describe("the game", function()
   if process.sanitizer ~= "" then

@@ -24,8 +24,7 @@ local function serve(program)
     stdio = { nil, out, 2 },
     env = {
       "PATH=" .. os.getenv("PATH"),
-      "LUA_PATH=" .. process.build .. "/lua/?.lua;" .. process.build .. "/lua/?/init.lua;;",
-      "LUA_CPATH=" .. process.build .. "/lua/?.so;;",
+      "LUA_PATH=" .. process.paths.LUA_PATH, "LUA_CPATH=" .. process.paths.LUA_CPATH,
       "ASAN_OPTIONS=" .. (os.getenv("ASAN_OPTIONS") or ""), "LSAN_OPTIONS=" .. (os.getenv("LSAN_OPTIONS") or ""),
       "OMP_WAIT_POLICY=passive",
     },

@@ -74,6 +74,11 @@ process.quote = quote
 process.launcher = launcher
 process.source = os.getenv("MOONFLOW_SOURCE") or "."
 process.build = os.getenv("MOONFLOW_BUILD") or "build"
+--- By which a program with a LuaJIT of its own finds the library of the build.
+process.paths = {
+  LUA_PATH = process.build .. "/lua/?.lua;" .. process.build .. "/lua/?/init.lua;;",
+  LUA_CPATH = process.build .. "/lua/?.so;;",
+}
 process.sanitizer = os.getenv("MOONFLOW_SANITIZE") or ""
 
 return process
