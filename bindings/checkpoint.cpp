@@ -221,11 +221,7 @@ void write_checkpoint(const std::string& path, const std::map<std::string, Tenso
   Json::Object variables;
   for (const auto& [name, value] : values) {
     folder_of(name);  // before anything is written
-    try {
-      write_json(name, JsonStyle::Line);
-    } catch (const Error& error) {
-      fail(error.code, "the name '", name, "' of a variable: ", error.what());
-    }
+    prefixing([&, name = name] { write_json(name, JsonStyle::Line); }, "the name '", name, "' of a variable");
     const std::vector<int64_t> dims = value.shape().dims();
     variables[name] = Json::Object{{"dtype", moonflow::name(value.dtype())},
                                    {"shape", Json::Array(dims.begin(), dims.end())},

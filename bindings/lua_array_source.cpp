@@ -42,11 +42,7 @@ void read_list(lua_State* L, const Shape& shape, int axis, T*& out) {
     } else {
       require(lua_type(L, -1) != LUA_TTABLE, ErrorCode::ShapeMismatch,
               "the lists are ragged: expected a number on axis ", axis, ", got a list");
-      try {
-        *out++ = element_at<T>(L, -1);
-      } catch (const Error& error) {
-        fail(error.code, "entry ", i, " of a list on axis ", axis, ": ", error.what());
-      }
+      *out++ = prefixing([&] { return element_at<T>(L, -1); }, "entry ", i, " of a list on axis ", axis);
     }
     lua_pop(L, 1);
   }

@@ -158,11 +158,7 @@ int json_write(lua_State* L) {
     const std::string what(lua_isnil(L, 2) ? "value" : string_at(L, 2, "what"));
     const InvalidUtf8 invalid = lua_isnil(L, 2) ? InvalidUtf8::Replace : InvalidUtf8::Refuse;
     const Json value = json_at(L, 1, what.c_str());
-    try {
-      text = write_json(value, JsonStyle::Line, invalid);
-    } catch (const Error& error) {
-      fail(error.code, what, ": ", error.what());
-    }
+    text = prefixing([&] { return write_json(value, JsonStyle::Line, invalid); }, what);
   });
   push_string(L, text);
   return 1;

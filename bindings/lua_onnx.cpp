@@ -165,11 +165,7 @@ int onnx_read(lua_State* L) {
     require(size < int64_t{1} << 31, ErrorCode::Unsupported, "file '", path, "' is larger than 2 GiB");
     const std::string bytes = FileSource(std::move(descriptor), path, size).read_rest();
     DataFiles files(path, state_of(L).memory);
-    try {
-      model = read_onnx(bytes, state_of(L).memory, std::ref(files));
-    } catch (const Error& error) {
-      fail(error.code, "file '", path, "': ", error.what());
-    }
+    model = prefixing([&] { return read_onnx(bytes, state_of(L).memory, std::ref(files)); }, "file '", path, "'");
   });
   return push_model(L, model);
 }

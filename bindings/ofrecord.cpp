@@ -91,12 +91,11 @@ bool read_ofrecord(const std::string& path, int64_t offset, const std::shared_pt
   std::string message(static_cast<size_t>(length), '\0');
   source.read(message.data(), length);
   record.end = source.position();
-  try {
+  const auto read_features = [&] {
     for (WireReader features(message); features.next();)
       if (features.number() == kFeatures) read_entry(features.message(), memory, record);
-  } catch (const Error& error) {
-    fail(error.code, "file '", path, "', record at byte ", offset, ": ", error.what());
-  }
+  };
+  prefixing(read_features, "file '", path, "', record at byte ", offset);
   return true;
 }
 

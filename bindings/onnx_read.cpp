@@ -206,11 +206,7 @@ std::shared_ptr<const OnnxGraph> read_inner_graph(const WireReader& reader, cons
     fail(ErrorCode::Unsupported, what, " is a graph, in more than ", kOnnxMaxDepth, " others");
   auto graph = std::make_shared<OnnxGraph>();
   ++reading.depth;
-  try {
-    read_graph(reader.message(), *graph, reading);
-  } catch (const Error& error) {
-    fail(error.code, what, ": ", error.what());
-  }
+  prefixing([&] { read_graph(reader.message(), *graph, reading); }, what);
   --reading.depth;
   return graph;
 }

@@ -206,11 +206,7 @@ auto from_file(const std::string& path, const Read& read) {
   int64_t size = 0;
   Descriptor file = open_for_reading(path, size);
   FileSource source(std::move(file), path, size);
-  try {
-    return read(source);
-  } catch (const Error& error) {
-    fail(error.code, "file '", path, "': ", error.what());
-  }
+  return prefixing([&] { return read(source); }, "file '", path, "'");
 }
 
 }  // namespace

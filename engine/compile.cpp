@@ -196,14 +196,7 @@ Step prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Draf
                   step.input_layouts,
                   step.output_layouts};
   call.allow_tf32 = draft.graph().allow_tf32 && !is_precise(node);
-  try {
-    step.launch = device.kernel(*node.op).prepare(call);
-  } catch (const std::exception&) {  // of libraries below us too, and for want of memory
-    Error error = current_error();
-    if (error.op.empty()) error.op = node.describe();
-    if (error.where.empty()) error.where = node.site;
-    throw error;
-  }
+  step.launch = blaming(node.describe(), node.site, [&] { return device.kernel(*node.op).prepare(call); });
   step.explain = std::move(call.explain);
   if (node.op->flops) step.flops = node.op->flops(call);
   step.scratch_bytes = call.scratch_bytes;

@@ -72,15 +72,27 @@ void require(bool holds, ErrorCode code, const Parts&... parts) {
 // The std::exception being handled, as an error: OutOfMemory where there is none for it either.
 Error current_error() noexcept;
 
-// Runs `work`. An error that leaves it gets the op and the script's line to blame, unless it knows better.
+// Runs `work`. What leaves it, of libraries below us and for want of memory too, is an error with the op and the
+// script's line to blame, unless it knows better.
 template <class Work>
 decltype(auto) blaming(const std::string& op, const std::string& where, Work&& work) {
   try {
     return work();
-  } catch (Error& error) {
+  } catch (const std::exception&) {
+    Error error = current_error();
     if (error.op.empty()) error.op = op;
     if (error.where.empty()) error.where = where;
-    throw;
+    throw error;
+  }
+}
+
+// Runs `work`. The message of an error that leaves it begins with the parts, as in "file 'a.npy': ends too soon".
+template <class Work, class... Parts>
+decltype(auto) prefixing(Work&& work, const Parts&... parts) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    fail(error.code, parts..., ": ", error.what());
   }
 }
 
