@@ -171,8 +171,8 @@ local rows = {
   { "flow.np", "DataFrame",
     "flow.np.loadtxt reads a table, its columns by their names, and they are x:slice(\":, 0\")" },
   { "flow.linalg", "svd eigh qr lstsq pinv eigvalsh matrix_rank matrix_power",
-    "flow.np.linalg has it, outside of jobs; the Gaussian process in docs/training.md says how its gradient comes into "
-    .. "one" },
+    "flow.np.linalg has it, outside of jobs; the Gaussian process in docs/mathematics.md says how its gradient comes "
+    .. "into one" },
   { "flow.linalg", "logdet", "flow.linalg.slogdet(x) gives the sign and that" },
   { "flow.linalg", "norm", "flow.math.reduce_euclidean_norm(x) is it" },
   { "flow.linalg", "cholesky_solve",

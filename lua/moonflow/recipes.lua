@@ -1,77 +1,83 @@
 --- Recipes: where whole tasks are told, and by which words people ask for them. `?` at the prompt names them beside the
 -- functions that it finds.
 
-local training = "docs/training.md"
+local data, training, networks, onnx, processes, mathematics =
+  "docs/data.md", "docs/training.md", "docs/networks.md", "docs/onnx.md", "docs/processes.md", "docs/mathematics.md"
 
 -- { where, what stands there, words of the question beside those }
 return {
-  { training, "Data of your own", "load dataset data loader dataloader batch batches shuffle" },
-  { training, "A table with gaps and words", "csv tabular missing values nan impute categorical normalize "
+  { data, "Data of your own", "load dataset data loader dataloader batch batches shuffle" },
+  { data, "A table with gaps and words", "csv tabular missing values nan impute categorical normalize "
     .. "standardize" },
-  { training, "Measures of a prediction", "metrics auc roc log loss confusion matrix precision recall f1 ndcg r2 "
-    .. "calibration temperature quantile evaluate" },
-  { training, "A model with all it needs", "preprocessing pipeline save deploy serve inference single row vocabulary "
-    .. "standardize scaler" },
-  { training, "Pictures from files", "png jpeg jpg images load folder resize crop photographs augmentation exif "
+  { data, "Pictures from files", "png jpeg jpg images load folder resize crop photographs augmentation exif "
     .. "orientation jitter dataloader imagefolder workers prefetch balanced" },
-  { training, "Pictures that are never twice the same", "data augmentation images flip crop noise mixup" },
-  { training, "Sounds", "audio speech voice keyword spotting wav spectrogram mel mfcc stft fft microphone stream event "
+  { data, "Pictures that are never twice the same", "data augmentation images flip crop noise mixup" },
+  { data, "Sounds", "audio speech voice keyword spotting wav spectrogram mel mfcc stft fft microphone stream event "
     .. "vibration" },
-  { training, "Words", "text embedding vocabulary tokens tokenize nlp classify sentiment" },
-  { training, "Recommendations", "recommender two tower retrieval recall top k negatives embedding bag sparse table "
-    .. "users items factorization machine fm deepfm bpr collaborative filtering" },
-  { training, "Batches of several lengths", "padding pad mask sequences variable length buckets" },
+  { data, "Words", "text embedding vocabulary tokens tokenize nlp classify sentiment" },
+  { data, "Batches of several lengths", "padding pad mask sequences variable length buckets" },
+
   { training, "Rates, clipping, weight decay", "learning rate schedule scheduler warmup gradient clipping optimizer "
     .. "freeze regularizer l2" },
   { training, "In bfloat16", "mixed precision half precision autocast amp float16 loss scale" },
   { training, "More than fits into memory", "out of memory oom recompute gradient activation checkpointing "
     .. "accumulation accumulate large batch deep" },
+  { training, "Measures of a prediction", "metrics auc roc log loss confusion matrix precision recall f1 ndcg r2 "
+    .. "calibration temperature quantile evaluate" },
   { training, "The best so far, and an early end", "early stopping patience best checkpoint validation overfitting" },
   { training, "To go on after a stop", "resume training checkpoint save restore continue" },
   { training, "Folds", "cross validation kfold k fold split train test" },
+  { training, "What variables begin with", "initializer initialization init weights" },
   { training, "Weights of another network", "transfer learning pretrained finetune fine tuning freeze load weights "
     .. "safetensors npz pytorch" },
   { training, "A large net that is tuned by little", "lora adapter peft low rank finetune fine tuning freeze" },
-  { training, "What variables begin with", "initializer initialization init weights" },
-  { training, "Networks as ONNX files", "import export onnx model pytorch deploy" },
-  { training, "The boxes of a detector", "object detection yolo nms boxes anchors iou" },
-  { training, "One weight in several places", "weight sharing tied weights tying embedding output siamese" },
-  { training, "One net over several inputs", "siamese contrastive triplet shared network reuse" },
-  { training, "A state from step to step", "recurrent rnn lstm gru time series forecast sequence state stateful" },
-  { training, "Labels without their places", "ctc speech recognition handwriting alignment" },
-  { training, "A net over a graph", "graph neural network gnn gcn gat nodes edges message passing" },
-  { training, "A net that follows another one", "target network moving average ema dqn polyak soft update "
-    .. "reinforcement learning" },
-  { training, "A small net that learns from a large one", "distillation teacher student knowledge compress" },
-  { training, "A picture that is trained", "style transfer adversarial example deep dream input optimize saliency" },
-  { training, "Pictures that a net draws", "diffusion ddpm ddim denoising guidance unet generative gan wgan vae vq "
-    .. "straight through estimator sample images" },
-  { training, "A policy that learns by trying", "reinforcement learning rl ppo policy gradient actor critic reward "
-    .. "agent environment" },
-  { training, "Several processes", "distributed data parallel ddp mpi mpirun cluster machines nodes rank allreduce "
-    .. "horovod" },
-  { training, "Learners that come and go", "federated learning fedavg average weights of processes asynchronous server "
-    .. "clients shards" },
-  { training, "All weights as one vector", "evolution strategy genetic flatten parameters line search" },
-  { training, "The least of a function", "lbfgs l-bfgs bfgs optim scipy minimize fit curve least squares nonlinear "
-    .. "second order newton conjugate gradient cg pinn" },
-  { training, "A Gaussian process", "gaussian process kernel regression uncertainty cholesky bayesian "
-    .. "linalg solve inverse determinant linear equations likelihood kalman" },
+  { training, "A model with all it needs", "preprocessing pipeline save deploy serve inference single row vocabulary "
+    .. "standardize scaler" },
   { training, "A gradient inside a job", "gradient penalty wgan second derivative physics pinn maml" },
   { training, "A step of your own", "custom optimizer update rule adadelta adamax rprop lion parameters "
     .. "trainable_variables sgd" },
   { training, "A gradient of your own", "custom gradient backward autograd function module updategradinput straight "
     .. "through estimator reversal binarize quantize round surrogate" },
-  { training, "An arm that reaches", "jacobian hessian inverse kinematics robot arm gauss newton levenberg marquardt "
-    .. "linearize ekf ilqr mpc control" },
   { training, "Random numbers in a job", "seed noise reproducible dropout sampling reparameterization vae" },
-  { training, "A text, word by word", "generate text language model gpt transformer decoder kv cache sampling" },
-  { training, "Several texts at once", "generate batch prompts padding prefill kv cache temperature top-k top-p "
-    .. "nucleus repetition penalty stop token streaming" },
-  { training, "The likeliest text", "beam search decode translation generate" },
   { training, "Curves, histograms, pictures", "tensorboard log plot loss curve metrics report visualize" },
   { training, "The graph of a job", "visualize plot network graph summary drawing" },
   { training, "Where does the NaN come from?", "nan inf infinite debug diverge exploding gradients anomaly" },
+
+  { networks, "One weight in several places", "weight sharing tied weights tying embedding output siamese" },
+  { networks, "One net over several inputs", "siamese contrastive triplet shared network reuse" },
+  { networks, "A state from step to step", "recurrent rnn lstm gru time series forecast sequence state stateful" },
+  { networks, "Labels without their places", "ctc speech recognition handwriting alignment" },
+  { networks, "A net over a graph", "graph neural network gnn gcn gat nodes edges message passing" },
+  { networks, "Recommendations", "recommender two tower retrieval recall top k negatives embedding bag sparse table "
+    .. "users items factorization machine fm deepfm bpr collaborative filtering" },
+  { networks, "A net that follows another one", "target network moving average ema dqn polyak soft update "
+    .. "reinforcement learning" },
+  { networks, "A small net that learns from a large one", "distillation teacher student knowledge compress" },
+  { networks, "A policy that learns by trying", "reinforcement learning rl ppo policy gradient actor critic reward "
+    .. "agent environment" },
+  { networks, "A picture that is trained", "style transfer adversarial example deep dream input optimize saliency" },
+  { networks, "Pictures that a net draws", "diffusion ddpm ddim denoising guidance unet generative gan wgan vae vq "
+    .. "straight through estimator sample images" },
+  { networks, "A text, word by word", "generate text language model gpt transformer decoder kv cache sampling" },
+  { networks, "Several texts at once", "generate batch prompts padding prefill kv cache temperature top-k top-p "
+    .. "nucleus repetition penalty stop token streaming" },
+  { networks, "The likeliest text", "beam search decode translation generate" },
+
+  { onnx, "Networks as ONNX files", "import export onnx model pytorch deploy" },
+  { onnx, "The boxes of a detector", "object detection yolo nms boxes anchors iou" },
+
+  { processes, "Several processes", "distributed data parallel ddp mpi mpirun cluster machines nodes rank allreduce "
+    .. "horovod" },
+  { processes, "Learners that come and go", "federated learning fedavg average weights of processes asynchronous "
+    .. "server clients shards" },
+
+  { mathematics, "All weights as one vector", "evolution strategy genetic flatten parameters line search" },
+  { mathematics, "The least of a function", "lbfgs l-bfgs bfgs optim scipy minimize fit curve least squares nonlinear "
+    .. "second order newton conjugate gradient cg pinn" },
+  { mathematics, "A Gaussian process", "gaussian process kernel regression uncertainty cholesky bayesian "
+    .. "linalg solve inverse determinant linear equations likelihood kalman" },
+  { mathematics, "An arm that reaches", "jacobian hessian inverse kinematics robot arm gauss newton levenberg "
+    .. "marquardt linearize ekf ilqr mpc control" },
 
   { "docs/porting.md", "Programs of OneFlow", "port migrate oneflow python lua differences" },
   { "docs/embedding.md", "Moonflow inside a C or C++ program", "embed host c api c++ game engine robot real time "

@@ -20,6 +20,27 @@ local function blocks(path)
   return all
 end
 
+-- All that has recipes, beside what else tells of Moonflow.
+local documents, is_of_recipes = { "README.md", "docs/design.md" }, {}
+for _, recipe in ipairs(require "moonflow.recipes") do
+  local file = recipe[1]
+  if file:find("%.md$") and is_of_recipes[file] == nil then
+    documents[#documents + 1] = file
+    is_of_recipes[file] = process.read(process.source .. "/" .. file):find("^# [^\n]*: recipes\n") ~= nil
+  end
+end
+
+-- The headings of a document, each with its number of marks, in order.
+local function headings_of(file)
+  local all, is_code = {}, false
+  for line in process.read(process.source .. "/" .. file):gmatch("[^\n]+") do
+    if line:find("^```") then is_code = not is_code end
+    local marks, text = line:match("^(#+) (.*)")
+    if marks and not is_code then all[#all + 1] = { text = text, marks = #marks } end
+  end
+  return all
+end
+
 -- "below" or "above" and the number, where the last print of a block says so of what it prints.
 local function promise(text)
   local last
@@ -39,8 +60,7 @@ describe("the Lua block", function()
     folder = process.folder("documents")
   end)
 
-  for _, name in ipairs({ "README", "docs/porting", "docs/training", "docs/design", "docs/embedding" }) do
-    local document = name .. ".md"
+  for _, document in ipairs(documents) do
     for _, block in ipairs(blocks(process.source .. "/" .. document)) do
       it(("of %s at line %d runs"):format(document, block.line), function()
         local file = document:gsub("/", "_")
@@ -59,6 +79,53 @@ describe("the Lua block", function()
   end
 
   it("prints what its last line says, where that is a bound", function() assert.is_true(promised >= 4, promised) end)
+end)
+
+describe("a link of a document", function()
+  -- As on the pages that show documents: lower case, without marks, "-" for a space.
+  local function anchors(file)
+    local all = {}
+    for _, heading in ipairs(headings_of(file)) do
+      all[heading.text:lower():gsub("[^%w%s_-]", ""):gsub(" ", "-")] = true
+    end
+    return all
+  end
+
+  it("leads to a file, and to a heading in it", function()
+    local count, lost = 0, {}
+    for _, document in ipairs(documents) do
+      local folder = document:match("^(.*/)") or ""
+      for target in process.read(process.source .. "/" .. document):gmatch("%]%(([^%s)]+)%)") do
+        local file, anchor = target:match("^([^#]*)#?(.*)$")
+        file = file == "" and document or folder .. file
+        if not target:find("^https?:") then
+          count = count + 1
+          local found = io.open(process.source .. "/" .. file)
+          if found then found:close() end
+          if not found or anchor ~= "" and not anchors(file)[anchor] then
+            lost[#lost + 1] = document .. ": " .. target
+          end
+        end
+      end
+    end
+    assert.same({}, lost)
+    assert.is_true(count > 100, count)
+  end)
+end)
+
+describe("a document of recipes", function()
+  it("begins with what it has, in this order", function()
+    for file, has_recipes in pairs(is_of_recipes) do
+      local listed, there = {}, {}
+      for text in process.read(process.source .. "/" .. file):gmatch("\n%* %[([^%]]+)%]%(#[^\n]*") do
+        listed[#listed + 1] = text
+      end
+      for _, heading in ipairs(headings_of(file)) do
+        if heading.marks == 2 then there[#there + 1] = heading.text end
+      end
+      if has_recipes and #there > 1 then assert.same(there, listed, file) end
+    end
+  end)
 end)
 
 describe("what editors are told", function()
@@ -274,22 +341,22 @@ end)
 describe("the recipes that the prompt names", function()
   local recipes = require "moonflow.recipes"
 
-  it("are in files that there are, and all of docs/training.md", function()
-    local headings, told = {}, {}
-    for line in process.read(process.source .. "/docs/training.md"):gmatch("[^\n]+") do
-      local marks, heading = line:match("^(##+) (.*)")
-      if marks then headings[heading] = #marks end
+  it("are in files that there are, and all that are in those of recipes", function()
+    local named, told = {}, {}
+    for _, document in ipairs(documents) do
+      named[document] = {}
+      for _, heading in ipairs(headings_of(document)) do named[document][heading.text] = heading.marks end
     end
     for _, recipe in ipairs(recipes) do
-      local file = assert(io.open(process.source .. "/" .. recipe[1]))
-      file:close()
-      if recipe[1] == "docs/training.md" then
-        told[recipe[2]] = true
-        assert.truthy(headings[recipe[2]], recipe[2] .. " is no heading")
-      end
+      local file, what = recipe[1], recipe[2]
+      assert(io.open(process.source .. "/" .. file)):close()
+      if is_of_recipes[file] then assert.truthy(named[file][what], what .. " is no heading of " .. file) end
+      told[what] = true
     end
-    for heading, marks in pairs(headings) do
-      if marks == 2 then assert.truthy(told[heading], heading .. " is not among them") end
+    for file in pairs(is_of_recipes) do
+      for heading, marks in pairs(is_of_recipes[file] and named[file] or {}) do
+        if marks == 2 then assert.truthy(told[heading], heading .. " is not among them") end
+      end
     end
   end)
 

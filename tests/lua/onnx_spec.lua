@@ -318,7 +318,7 @@ describe("a loaded model", function()
 end)
 
 it("lists the operators there are, as the recipe does", function()
-  local file = assert(io.open(os.getenv("MOONFLOW_SOURCE") .. "/docs/training.md"))
+  local file = assert(io.open(os.getenv("MOONFLOW_SOURCE") .. "/docs/onnx.md"))
   local block = file:read("*a"):match("These operators are read[^\n]*\n\n```\n(.-)```")
   file:close()
   local listed = {}

@@ -242,7 +242,7 @@ describe("keys and values of earlier calls", function()
   end)
 end)
 
--- The recipe of docs/training.md, "Several texts at once", with two layers and grouped queries.
+-- The recipe of docs/networks.md, "Several texts at once", with two layers and grouped queries.
 describe("texts of several lengths that grow together", function()
   local TEXTS, LENGTH, WORDS, HEADS, SHARED, WIDTH = 3, 9, 11, 4, 2, 16
 
