@@ -64,7 +64,8 @@ describe("the Lua block", function()
     for _, block in ipairs(blocks(process.source .. "/" .. document)) do
       it(("of %s at line %d runs"):format(document, block.line), function()
         local file = document:gsub("/", "_")
-        process.write(folder .. "/" .. file, block.text)
+        -- Of what begins by chance one in some hundred ends in a worse place. The first line of a block is empty.
+        process.write(folder .. "/" .. file, "require('moonflow').set_seed(1)" .. block.text)
         local run = process.moonflow({ file }, { folder = folder, env = { MOONFLOW_DATA = data } })
         assert.equal(0, run.code, run.err)
         local side, bound = promise(block.text)
