@@ -25,4 +25,15 @@ bool follows_from(const Rewriter& graph, ValueId value, NodeId node) {
   return false;
 }
 
+bool updates_alone(const Rewriter& graph, NodeId id) {
+  const Node& update = graph.node(id);
+  for (size_t i = 0; i < update.inputs.size(); ++i) {
+    if (update.inputs[i] == kNone || !update.op->updates(i)) continue;
+    for (const NodeId reader : graph.readers(update.inputs[i])) {
+      if (reader != id && !graph.node(reader).op->writes.empty()) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace moonflow

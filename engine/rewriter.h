@@ -47,4 +47,7 @@ int later_repeated(int part, int other);
 // of what that op is to be given besides, which has to be there before.
 bool follows_from(const Rewriter& graph, ValueId value, NodeId node);
 
+// Whether nobody else updates what this node updates. Those who do keep their order, and so stay apart.
+bool updates_alone(const Rewriter& graph, NodeId id);
+
 }  // namespace moonflow

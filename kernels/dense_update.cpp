@@ -126,19 +126,12 @@ bool is_plain(const Rewriter& graph, NodeId id) {
   return graph.type(update.inputs[0]).dtype == DType::Float32 && !graph.is_variable(update.inputs[1]);
 }
 
-// Whether nobody else changes the variable.
-bool writes_alone(const Rewriter& graph, NodeId id) {
-  for (const NodeId reader : graph.readers(graph.node(id).inputs[0]))
-    if (reader != id && !graph.node(reader).op->writes.empty()) return false;
-  return true;
-}
-
 // What counts the steps: an int64 that goes up by a constant.
 bool counts(const Rewriter& graph, NodeId id) {
   const Node& node = graph.node(id);
   return graph.live(id) && node.kind == Node::Op && node.op->name == "assign_add" &&
          graph.type(node.inputs[0]) == TensorType{DType::Int64, {}} &&
-         graph.node(graph.maker(node.inputs[1])).kind == Node::Constant && writes_alone(graph, id);
+         graph.node(graph.maker(node.inputs[1])).kind == Node::Constant && updates_alone(graph, id);
 }
 
 struct Group {
@@ -150,7 +143,7 @@ struct Group {
 }  // namespace
 
 bool joins_descent(const Rewriter& graph, NodeId id) {
-  return graph.launches_cost() && is_plain(graph, id) && writes_alone(graph, id);
+  return graph.launches_cost() && is_plain(graph, id) && updates_alone(graph, id);
 }
 
 bool brings_layer(const Rewriter& graph, NodeId id) {

@@ -181,18 +181,6 @@ bool fuse_gradient_scale(Rewriter& rewriter, NodeId id) {
   return true;
 }
 
-// Whether nobody else updates what this node updates. Those who do keep their order, and so stay apart.
-bool updates_alone(const Rewriter& graph, NodeId id) {
-  const Node& update = graph.node(id);
-  for (size_t i = 0; i < update.inputs.size(); ++i) {
-    if (update.inputs[i] == kNone || !update.op->updates(i)) continue;
-    for (const NodeId reader : graph.readers(update.inputs[i])) {
-      if (reader != id && !graph.node(reader).op->writes.empty()) return false;
-    }
-  }
-  return true;
-}
-
 // The updates of a step that go by one rule with one learning rate become one. It is the last of them that looks for
 // the others, when each has been fused with what it can be.
 template <int learning_rate>
