@@ -115,25 +115,23 @@ NodeId layer_of(const Rewriter& graph, ValueId logits) {
   if (dense == kNone && product == kNone) return kNone;
   const NodeId id = dense == kNone ? product : dense;
   const Attrs& attrs = graph.node(id).attrs;
-  if (!attrs.string("mixed").empty() || graph.type(logits).shape.rank() != 2) return kNone;
-  if (is_narrow(graph.type(logits).dtype)) return kNone;
-  const bool fits = id == dense ? attrs.string("activation") == "none"
-                                : !attrs.flag("transpose_a") && attrs.flag("transpose_b");
+  if (graph.type(logits).shape.rank() != 2 || is_narrow(graph.type(logits).dtype)) return kNone;
+  const bool fits = id == dense ? attrs.string("activation") == "none" && attrs.string("mixed").empty()
+                                : is_plain_product(attrs, false, true);
   return fits ? id : kNone;
 }
 
-// dlogits weight, or kNone.
-NodeId product_back(const Rewriter& graph, ValueId dlogits, ValueId weight) {
+}  // namespace
+
+NodeId classifier::product_back(const Rewriter& graph, ValueId dlogits, ValueId weight) {
   for (const NodeId reader : graph.readers(dlogits)) {
     const Node& node = graph.node(reader);
     if (node.op->name == "matmul" && node.inputs[0] == dlogits && node.inputs[1] == weight &&
-        !node.attrs.flag("transpose_a") && !node.attrs.flag("transpose_b") && node.attrs.string("mixed").empty())
+        is_plain_product(node.attrs, false, false))
       return reader;
   }
   return kNone;
 }
-
-}  // namespace
 
 bool fuse_classifier(Rewriter& graph, NodeId id) {
   if (!graph.launches_cost()) return false;

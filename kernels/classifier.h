@@ -8,6 +8,9 @@ namespace moonflow {
 namespace classifier {
 // The inputs of dense_softmax_cross_entropy.
 enum Input { kX, kWeight, kLabels, kBias, kY, kMask, kDy };
+
+// The matmul dlogits weight: the gradient of the layer's input. kNone where nobody wants it.
+NodeId product_back(const Rewriter& graph, ValueId dlogits, ValueId weight);
 }  // namespace classifier
 
 // A rewrite of the softmax cross entropies with their gradients, whose logits come from a small dense layer and are

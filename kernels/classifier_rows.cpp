@@ -222,15 +222,7 @@ bool fuse_classifier_rows(Rewriter& graph, NodeId dense_id) {
   const ValueId dy = grad.inputs[0], dlogits = grad.outputs[0];
   if (grad.inputs[1] != labels || follows_from(graph, dy, dense_id)) return false;
 
-  NodeId product_id = kNone;
-  for (const NodeId reader : graph.readers(dlogits)) {
-    const Node& product = graph.node(reader);
-    if (product.op->name == "matmul" && product.inputs[0] == dlogits && product.inputs[1] == weight &&
-        !product.attrs.flag("transpose_a") && !product.attrs.flag("transpose_b") &&
-        product.attrs.string("mixed").empty()) {
-      product_id = reader;
-    }
-  }
+  const NodeId product_id = product_back(graph, dlogits, weight);
   if (product_id == kNone) return false;
   ValueId dx = graph.node(product_id).outputs[0];
 

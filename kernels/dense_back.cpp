@@ -86,9 +86,8 @@ bool fuse_way_back(Rewriter& graph, NodeId id) {
   if (!graph.launches_cost()) return false;
   const Node& product = graph.node(id);
   const ValueId dx = product.outputs[0];
-  if (product.attrs.flag("transpose_a") || product.attrs.flag("transpose_b") || graph.type(dx).shape.rank() != 2 ||
-      !product.attrs.string("mixed").empty() || is_narrow(graph.type(dx).dtype))
-    return false;
+  if (!is_plain_product(product.attrs, false, false)) return false;
+  if (graph.type(dx).shape.rank() != 2 || is_narrow(graph.type(dx).dtype)) return false;
   // What the layer's input was is what the next gradient on the way knows: relu's its own result, dropout's its mask.
   const NodeId reader = graph.sole_reader(dx);
   if (reader == kNone || graph.node(reader).inputs.size() < 2) return false;

@@ -8,6 +8,7 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
+#include "kernels/matmul.h"
 #include "kernels/types.h"
 #include "kernels/update_rules.h"
 
@@ -105,9 +106,7 @@ NodeId product_of(const Rewriter& graph, NodeId update, ValueId gradient) {
   const NodeId id = graph.made_by(gradient, "matmul");
   if (id == kNone || graph.sole_reader(gradient) != update) return kNone;
   const Node& product = graph.node(id);
-  if (!product.attrs.flag("transpose_a") || product.attrs.flag("transpose_b") ||
-      !product.attrs.string("mixed").empty())
-    return kNone;
+  if (!is_plain_product(product.attrs, true, false)) return kNone;
   const ValueId dy = product.inputs[0], x = product.inputs[1];
   constexpr int64_t kMostRows = 1024, kLittle = int64_t{4} << 20;
   if (graph.type(dy).shape.rank() != 2 || graph.type(dy).shape[0] > kMostRows) return kNone;

@@ -39,4 +39,9 @@ Product dense_product(const Shape& x, const Shape& weight) {
   return {1, x[0], weight[0], x[1], false, true};
 }
 
+bool is_plain_product(const Attrs& matmul, bool transpose_a, bool transpose_b) {
+  return matmul.flag("transpose_a") == transpose_a && matmul.flag("transpose_b") == transpose_b &&
+         matmul.string("mixed").empty();
+}
+
 }  // namespace moonflow
