@@ -8,7 +8,6 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
 #include "kernels/dense_back.h"
-#include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/types.h"
 
@@ -56,25 +55,11 @@ void multiply_rows(const Product& sizes, const T* x, const T* weight, const T* b
   }
 }
 
-template <class T>
-void multiply_back(const Product& sizes, const T* dlogits, const T* weight, const T* y, const int8_t* mask, T scale,
-                   T* dx) {
-  for (int64_t row = 0; row < sizes.rows; ++row) {
-    for (int64_t k = 0; k < sizes.inner; ++k) {
-      const int64_t place = row * sizes.inner + k;
-      T sum = 0;
-      for (int64_t unit = 0; unit < sizes.columns; ++unit)
-        sum += dlogits[row * sizes.columns + unit] * weight[unit * sizes.inner + k];
-      if (mask) sum = mask[place] ? sum * scale : T(0);
-      dx[place] = y ? functor::ReluGrad()(sum, y[place]) : sum;
-    }
-  }
-}
-
 Launch prepare_classifier(const Kernel& sparse, const Kernel& dense, KernelCall& call) {
   if (Launch rows = prepare_classifier_rows(call)) return rows;
-  const Product sizes = dense_product(call.inputs[kX].shape, call.inputs[kWeight].shape);
   const TensorType logits = logits_type(call.inputs[kX], call.inputs[kWeight]);
+  const Product sizes = dense_product(call.inputs[kX].shape, call.inputs[kWeight].shape);
+  const Product sizes_back = product(logits.shape, call.inputs[kWeight].shape, false, false);
   const bool has_dy = call.has(kDy), back = call.attrs.flag("back"), shown = call.attrs.flag("shown");
   KernelCall loss{call.device,
                   call.attrs,
@@ -96,8 +81,8 @@ Launch prepare_classifier(const Kernel& sparse, const Kernel& dense, KernelCall&
       end({at.stream, inputs, at.outputs, static_cast<char*>(at.scratch) + logits_bytes, at.step});
       if (shown) std::copy_n(static_cast<const T*>(at.scratch), sizes.rows * sizes.columns, at.output<T>(3));
       if (!back) return;
-      multiply_back(sizes, at.output<T>(1), input(kWeight), input(kY), at.input<int8_t>(kMask), static_cast<T>(scale),
-                    at.output<T>(2));
+      multiply_back(sizes_back, at.output<T>(1), input(kWeight), at.input<int8_t>(kMask), static_cast<T>(scale),
+                    input(kY), at.output<T>(2));
     };
   });
 }

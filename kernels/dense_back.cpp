@@ -6,7 +6,6 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
 #include "kernels/elementwise.h"
-#include "kernels/matmul.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -29,31 +28,36 @@ std::vector<TensorType> infer_back(const OpCall& call) {
   return {dx};
 }
 
-// Plans of the CPU keep the parts, which have kernels that are faster; here are loops that say what is meant.
 Launch prepare_back(KernelCall& call) {
   const Product sizes = product(call.inputs[kGradient].shape, call.inputs[kWeight].shape, false, false);
   const double scale = 1 / (1 - call.attrs.number("rate"));
   return visit_floating(call.outputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [=](const LaunchCall& at) {
-      const T *dy = at.input<T>(kGradient), *weight = at.input<T>(kWeight), *y = at.input<T>(kY);
-      const int8_t* const mask = at.input<int8_t>(kMask);
-      T* const dx = at.output<T>(0);
-      for (int64_t row = 0; row < sizes.rows; ++row) {
-        for (int64_t k = 0; k < sizes.columns; ++k) {
-          const int64_t place = row * sizes.columns + k;
-          T sum = 0;
-          for (int64_t unit = 0; unit < sizes.inner; ++unit)
-            sum += dy[row * sizes.inner + unit] * weight[unit * sizes.columns + k];
-          if (mask) sum = mask[place] ? sum * static_cast<T>(scale) : T(0);
-          dx[place] = y ? functor::ReluGrad()(sum, y[place]) : sum;
-        }
-      }
+      multiply_back(sizes, at.input<T>(kGradient), at.input<T>(kWeight), at.input<int8_t>(kMask), static_cast<T>(scale),
+                    at.input<T>(kY), at.output<T>(0));
     };
   });
 }
 
 }  // namespace
+
+template <class T>
+void multiply_back(const Product& sizes, const T* dy, const T* weight, const int8_t* mask, T scale, const T* y, T* dx) {
+  for (int64_t row = 0; row < sizes.rows; ++row) {
+    for (int64_t k = 0; k < sizes.columns; ++k) {
+      const int64_t place = row * sizes.columns + k;
+      T sum = 0;
+      for (int64_t unit = 0; unit < sizes.inner; ++unit)
+        sum += dy[row * sizes.inner + unit] * weight[unit * sizes.columns + k];
+      if (mask) sum = mask[place] ? sum * scale : T(0);
+      dx[place] = y ? functor::ReluGrad()(sum, y[place]) : sum;
+    }
+  }
+}
+template void multiply_back(const Product&, const float*, const float*, const int8_t*, float, const float*, float*);
+template void multiply_back(const Product&, const double*, const double*, const int8_t*, double, const double*,
+                            double*);
 
 WayBack way_back_of(const Rewriter& graph, ValueId gradient, ValueId x) {
   WayBack back;
