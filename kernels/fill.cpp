@@ -1,5 +1,6 @@
 // Ops that make values out of nothing: constants, zeros and ones in the shape of another value, ranges.
 // None of them has a gradient.
+#include "kernels/boxes.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
 #include "kernels/elementwise.h"
@@ -19,12 +20,7 @@ Launch launch_fill(const TensorType& type, double value) {
 }
 
 std::vector<TensorType> infer_constant(const OpCall& call) {
-  Shape shape;
-  for (const int64_t size : call.attrs.ints("shape")) {
-    require(size >= 0, ErrorCode::InvalidArgument, "a size in `shape` is negative: ", size);
-    shape.push_back(size);
-  }
-  return {{call.attrs.dtype("dtype"), shape}};
+  return {{call.attrs.dtype("dtype"), checked_shape(call.attrs)}};
 }
 
 OpDef constant() {

@@ -223,12 +223,7 @@ void add_broadcast_to(Catalog& catalog) {
   op.inputs = {{"x"}};
   op.attrs = {{"shape", Ints{}, "sizes of the result", true}};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
-    const Shape& x = call.shape(0);
-    Shape shape;
-    for (const int64_t size : call.attrs.ints("shape")) {
-      require(size >= 0, ErrorCode::InvalidArgument, "shape has the size ", size, ", below 0");
-      shape.push_back(size);
-    }
+    const Shape &x = call.shape(0), shape = checked_shape(call.attrs);
     bool fits = x.rank() <= shape.rank();
     for (int axis = 0; fits && axis < x.rank(); ++axis) {
       fits = x[axis] == 1 || x[axis] == shape[axis + shape.rank() - x.rank()];

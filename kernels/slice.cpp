@@ -124,11 +124,8 @@ void add_strided_slice(Catalog& catalog) {
   grad.attrs = attrs;
   grad.attrs.push_back({"shape", Ints{}, "shape of the sliced value", true});
   grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
-    Shape whole, part;
-    for (const int64_t size : call.attrs.ints("shape")) {
-      require(size >= 0, ErrorCode::InvalidArgument, "shape has the size ", size, ", below 0");
-      whole.push_back(size);
-    }
+    const Shape whole = checked_shape(call.attrs);
+    Shape part;
     for (const Stride& stride : strides_along(whole, call.attrs)) part.push_back(stride.count);
     require(part == call.shape(0), ErrorCode::ShapeMismatch, "dy is ", call.shape(0), ", the slice of ", whole, " is ",
             part);
