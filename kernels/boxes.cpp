@@ -2,6 +2,7 @@
 #include "kernels/boxes.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace moonflow {
 
@@ -44,6 +45,19 @@ Shape checked_shape(const Attrs& attrs) {
     shape.push_back(size);
   }
   return shape;
+}
+
+void require_value_of(DType dtype, const Attrs& attrs, const char* name) {
+  const double value = attrs.number(name);
+  visit_stored(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_integral_v<T>) {
+      // 2^digits is the first value above the range, and exact as a double.
+      const bool fits = value == std::floor(value) && value >= static_cast<double>(std::numeric_limits<T>::min()) &&
+                        value < std::ldexp(1.0, std::numeric_limits<T>::digits);
+      require(fits, ErrorCode::InvalidArgument, name, " ", value, " is not a value of ", dtype);
+    }
+  });
 }
 
 Ints permutation(const Ints& perm, const Shape& x) {

@@ -34,6 +34,9 @@ std::vector<int64_t> strides_of(const Shape& shape);
 // The attribute "shape" of an op that has no value of that shape to look at.
 Shape checked_shape(const Attrs& attrs);
 
+// The number that an attribute says, as an element of the dtype: an integer has to have it.
+void require_value_of(DType dtype, const Attrs& attrs, const char* name);
+
 // Which axis of x becomes each axis of the result.
 Ints permutation(const Ints& perm, const Shape& x);
 

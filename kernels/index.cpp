@@ -1,7 +1,6 @@
 // Ops that are told by integers where to read or write: gather and one_hot. An index outside its axis is an error that
 // names its position, found before anything is written.
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/bad_index.h"
 #include "kernels/boxes.h"
@@ -131,15 +130,7 @@ void add_one_hot(Catalog& catalog) {
     Shape shape = call.shape(0);
     shape.insert(wrap_axis(call.attrs.integer("axis"), shape.rank() + 1), depth);
     const DType dtype = call.attrs.dtype("dtype");
-    if (!is_floating(dtype)) {
-      for (const char* name : {"on_value", "off_value"}) {
-        const double value = call.attrs.number(name);
-        const double low = dtype == DType::UInt8 ? 0 : -std::ldexp(1.0, static_cast<int>(size_of(dtype)) * 8 - 1);
-        const double high = dtype == DType::UInt8 ? 256 : -low;
-        require(value == std::floor(value) && value >= low && value < high, ErrorCode::InvalidArgument, name, " ",
-                value, " is not a value of ", dtype);
-      }
-    }
+    for (const char* name : {"on_value", "off_value"}) require_value_of(dtype, call.attrs, name);
     return {{dtype, shape}};
   };
   op.cpu = {[](KernelCall& call) -> Launch {

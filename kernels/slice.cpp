@@ -1,8 +1,6 @@
 // Cutting and joining: slice, slice_v2 (with steps), pad, concat, stack. All dtypes. A slice and a pad are each
 // other's gradient, so are a concat and its slices.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <set>
 #include <tuple>
 
@@ -152,19 +150,6 @@ void add_strided_slice(Catalog& catalog) {
 
 // ---- pad --------------------------------------------------------------------------------------------------------
 
-// The value in the dtype of x, if it has it.
-void require_representable(double value, DType dtype) {
-  visit_stored(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if constexpr (std::is_integral_v<T>) {
-      // 2^digits is the first value above the range, and exact as a double.
-      const bool fits = value == std::floor(value) && value >= static_cast<double>(std::numeric_limits<T>::min()) &&
-                        value < std::ldexp(1.0, std::numeric_limits<T>::digits);
-      require(fits, ErrorCode::InvalidArgument, "constant_value ", value, " is not a value of ", dtype);
-    }
-  });
-}
-
 // Gradients of slices are pads, and those of one value are added up. Where the slices were all of it, side by side, as
 // the gates of a cell or the steps of a sequence are, each place has one addend that is not padding: the sum is the
 // slices' gradients, joined. Otherwise n slices would cost n times the whole. (A -0 stays one.) Equal gradients are
@@ -272,7 +257,7 @@ void add_pad(Catalog& catalog) {
               ") is below 0; slice cuts");
       shape[axis] = checked_sum(checked_sum(shape[axis], before), after);
     }
-    require_representable(call.attrs.number("constant_value"), call.dtype(0));
+    require_value_of(call.dtype(0), call.attrs, "constant_value");
     return {{call.dtype(0), shape}};
   };
   op.grad = [](GradCall& g) -> std::vector<ValueId> {
