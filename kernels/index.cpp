@@ -12,28 +12,6 @@
 namespace moonflow {
 namespace {
 
-// The indices of any integer dtype, checked against [0, bound) and written to the step's scratch as int64.
-struct CheckedIndices {
-  TensorType type;
-  int64_t bound;
-
-  CheckedIndices(KernelCall& call, int input, int64_t bound) : type(call.inputs[input]), bound(bound) {
-    call.scratch_bytes = checked_product(type.count(), sizeof(int64_t));
-  }
-
-  const int64_t* check(const void* indices, void* scratch) const {
-    int64_t* checked = static_cast<int64_t*>(scratch);
-    visit(type.dtype, [&](auto zero) {
-      const auto* given = static_cast<const decltype(zero)*>(indices);
-      for (int64_t i = 0, count = type.count(); i < count; ++i) {
-        checked[i] = static_cast<int64_t>(given[i]);
-        if (checked[i] < 0 || checked[i] >= bound) fail_index(type.shape, i, checked[i], bound);
-      }
-    });
-    return checked;
-  }
-};
-
 // ---- gather ---------------------------------------------------------------------------------------------------
 
 std::vector<TensorType> infer_gather(const OpCall& call) {
@@ -137,18 +115,20 @@ void add_one_hot(Catalog& catalog) {
     const Shape& out_shape = call.outputs[0].shape;
     const int axis = wrap_axis(call.attrs.integer("axis"), out_shape.rank());
     const int64_t depth = out_shape[axis], inner = out_shape.count(axis + 1, out_shape.rank());
-    const int64_t count = call.inputs[0].count();
-    const CheckedIndices indices(call, 0, depth);
+    const TensorType indices = call.inputs[0];
+    const PickedRows places = PickedRows::on_axis({depth}, indices.shape, 0);
+    call.scratch_bytes = checked_product(places.picks, sizeof(int64_t));
     const double on = call.attrs.number("on_value"), off = call.attrs.number("off_value");
     return visit(call.outputs[0].dtype, [&](auto zero) -> Launch {
       using T = decltype(zero);
       return [=](const LaunchCall& launch) {
-        const int64_t* index = indices.check(launch.inputs[0], launch.scratch);
+        int64_t* const index = static_cast<int64_t*>(launch.scratch);
+        cpu::find_rows(places, indices, launch.inputs[0], index);
         T* out = launch.output<T>(0);
-        cpu::parallel_for(count * depth, cpu::kGrain, [&](int64_t first, int64_t last) {
+        cpu::parallel_for(places.picks * depth, cpu::kGrain, [&](int64_t first, int64_t last) {
           std::fill(out + first, out + last, static_cast<T>(off));
         });
-        for (int64_t i = 0; i < count; ++i) {
+        for (int64_t i = 0; i < places.picks; ++i) {
           out[(i / inner * depth + index[i]) * inner + i % inner] = static_cast<T>(on);
         }
       };

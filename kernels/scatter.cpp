@@ -21,7 +21,37 @@ namespace moonflow {
 namespace cpu {
 namespace {
 
-// The rows of a block that picks name, as a launch finds them in the indices: written to the step's scratch.
+void lower(std::atomic<int64_t>& to, int64_t value) {
+  int64_t known = to;
+  while (value < known && !to.compare_exchange_weak(known, value)) {
+  }
+}
+
+}  // namespace
+
+void find_rows(const PickedRows& p, const TensorType& indices, const void* given, int64_t* rows) {
+  constexpr int64_t kNothing = std::numeric_limits<int64_t>::max();
+  std::atomic<int64_t> bad{kNothing};  // the first one
+  visit(indices.dtype, [&](auto zero) {
+    const auto* const index_at = static_cast<const decltype(zero)*>(given);
+    parallel_for(p.tuples(), kGrain, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        int64_t row = p.within > 1 ? i % p.within : 0;
+        for (int axis = 0; axis < p.length; ++axis) {
+          const int64_t flat = i * p.length + axis, index = static_cast<int64_t>(index_at[flat]);
+          if (index < 0 || index >= p.bounds[axis]) return lower(bad, flat);
+          row += index * p.steps[axis];
+        }
+        rows[i] = row;
+      }
+    });
+    if (bad != kNothing) fail_index(p, indices.shape, bad, static_cast<int64_t>(index_at[bad]));
+  });
+}
+
+namespace {
+
+// The rows that picks name, as a launch finds them in the indices: written to the step's scratch.
 class NamedRows {
  public:
   NamedRows(KernelCall& call, const PickedRows& places, int input)
@@ -29,26 +59,8 @@ class NamedRows {
     call.scratch_bytes = checked_product(places.tuples(), sizeof(int64_t));
   }
 
-  void check(const LaunchCall& at) const {
-    constexpr int64_t kNothing = std::numeric_limits<int64_t>::max();
-    std::atomic<int64_t> bad{kNothing};  // the first one
-    const PickedRows& p = places_;
-    int64_t* const rows = static_cast<int64_t*>(at.scratch);
-    visit(indices_.dtype, [&](auto zero) {
-      const auto* const given = at.input<decltype(zero)>(input_);
-      parallel_for(p.tuples(), kGrain, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) {
-          int64_t row = p.within > 1 ? i % p.within : 0;
-          for (int axis = 0; axis < p.length; ++axis) {
-            const int64_t flat = i * p.length + axis, index = static_cast<int64_t>(given[flat]);
-            if (index < 0 || index >= p.bounds[axis]) return lower(bad, flat);
-            row += index * p.steps[axis];
-          }
-          rows[i] = row;
-        }
-      });
-      if (bad != kNothing) fail_index(p, indices_.shape, bad, static_cast<int64_t>(given[bad]));
-    });
+  void find(const LaunchCall& at) const {
+    find_rows(places_, indices_, at.inputs[input_], static_cast<int64_t*>(at.scratch));
   }
   // By pick.
   const int64_t* of_block(const LaunchCall& at, int64_t block) const {
@@ -56,12 +68,6 @@ class NamedRows {
   }
 
  private:
-  static void lower(std::atomic<int64_t>& to, int64_t value) {
-    int64_t known = to;
-    while (value < known && !to.compare_exchange_weak(known, value)) {
-    }
-  }
-
   PickedRows places_;
   TensorType indices_;
   int input_;
@@ -71,7 +77,7 @@ class NamedRows {
 template <class T>
 Launch take_units(const PickedRows& p, const NamedRows& named, int64_t units) {
   return [=](const LaunchCall& at) {
-    named.check(at);
+    named.find(at);
     if (units == 0) return;
     const T* const value = at.input<T>(0);
     T* const out = at.output<T>(0);
@@ -105,7 +111,7 @@ class ScatterRows {
   // Threads share out the columns, or else the rows, and each goes through all picks of a block in order: no two write
   // the same place, and every sum has one order.
   void operator()(const LaunchCall& at) const {
-    named_.check(at);
+    named_.find(at);
     if (empty_) return;  // of however many rows
     if (p_.inner >= 16 * threads()) {
       const int64_t work_of_column = p_.rows + p_.picks;

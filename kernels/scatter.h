@@ -7,6 +7,10 @@
 
 namespace moonflow::cpu {
 
+// The rows of their blocks that indices of the type name, each from `given` to `rows`, which has room for
+// places.tuples(). Of indices out of bounds the first one is the error.
+void find_rows(const PickedRows& places, const TensorType& indices, const void* given, int64_t* rows);
+
 // The one output is the rows that the input `indices` names in the first input, pick by pick.
 Launch take_rows(KernelCall& call, const PickedRows& places, int indices);
 

@@ -6,7 +6,7 @@
 #include "kernels/bad_index.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
-#include "kernels/picked_rows.h"
+#include "kernels/scatter.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -17,22 +17,7 @@ namespace {
 Launch prepare_rows(KernelCall& call) {
   const TensorType indices = call.inputs[0];
   const PickedRows places = PickedRows::of_tuples(Shape(call.attrs.ints("shape")), indices.shape);
-  return [=](const LaunchCall& at) {
-    int64_t* const rows = at.output<int64_t>(0);
-    visit(indices.dtype, [&](auto zero) {
-      const auto* index = at.input<decltype(zero)>(0);
-      for (int64_t pick = 0; pick < places.picks; ++pick) {
-        int64_t row = 0;
-        for (int axis = 0; axis < places.length; ++axis, ++index) {
-          const int64_t coordinate = static_cast<int64_t>(*index);
-          if (coordinate < 0 || coordinate >= places.bounds[axis])
-            fail_index(places, indices.shape, pick * places.length + axis, coordinate);
-          row += coordinate * places.steps[axis];
-        }
-        rows[pick] = row;
-      }
-    });
-  };
+  return [=](const LaunchCall& at) { cpu::find_rows(places, indices, at.inputs[0], at.output<int64_t>(0)); };
 }
 
 void add_rows(Catalog& catalog) {
