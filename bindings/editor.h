@@ -12,6 +12,15 @@ namespace moonflow {
 
 enum class Read { Line, Interrupted, End };
 
+// Where a prompt has its lines from: the editor, or what reads them without one.
+class Lines {
+ public:
+  virtual ~Lines() = default;
+  virtual Read read(const std::string& prompt, std::string& line) = 0;
+  // Takes a whole chunk, of one line or several, into the history, where there is one.
+  virtual void remember(const std::string& chunk) = 0;
+};
+
 struct Completions {
   std::string word;                  // the end of the text, which is to be completed
   std::vector<std::string> choices;  // sorted; each begins with the word
@@ -24,15 +33,14 @@ struct EditorHost {
   std::function<bool()> pump;       // may print; false: there is nothing more to read for
 };
 
-class Editor {
+class Editor final : public Lines {
  public:
   // `history`: the file that keeps what was typed; empty for none.
   Editor(EditorHost host, const std::string& history);
-  ~Editor();
+  ~Editor() override;
 
-  Read read(const std::string& prompt, std::string& line);
-  // Takes a whole chunk, of one line or several, into the history.
-  void remember(const std::string& chunk);
+  Read read(const std::string& prompt, std::string& line) override;
+  void remember(const std::string& chunk) override;
 
  private:
   class Terminal;

@@ -8,14 +8,8 @@
 #include <string>
 
 #include "bindings/calling.h"
-#include "bindings/interruption.h"
-#if MOONFLOW_LINE_EDITING
 #include "bindings/editor.h"
-#else
-namespace moonflow {
-enum class Read { Line, Interrupted, End };
-}
-#endif
+#include "bindings/interruption.h"
 
 namespace moonflow {
 
@@ -35,19 +29,8 @@ class Conversation {
   struct Outcome {
     bool fine = false, leave = false;
   };
-  Outcome evaluate(const std::string& text) {
-    Outcome outcome;
-    if (call("evaluate", &text, 2)) outcome = {lua_toboolean(lua_, -2) != 0, lua_toboolean(lua_, -1) != 0};
-    lua_settop(lua_, index_);
-    return outcome;
-  }
-
-  Outcome pump() {
-    Outcome outcome;
-    if (call("pump", nullptr, 2)) outcome = {lua_toboolean(lua_, -2) != 0, lua_toboolean(lua_, -1) != 0};
-    lua_settop(lua_, index_);
-    return outcome;
-  }
+  Outcome evaluate(const std::string& text) { return outcome_of("evaluate", &text); }
+  Outcome pump() { return outcome_of("pump", nullptr); }
 
   int descriptor() {
     const int found = call("descriptor", nullptr, 1) && lua_isnumber(lua_, -1) ? lua_tointeger(lua_, -1) : -1;
@@ -55,7 +38,6 @@ class Conversation {
     return found;
   }
 
-#if MOONFLOW_LINE_EDITING
   Completions complete(const std::string& text) {
     Completions found;
     if (call("complete", &text, 2) && lua_isstring(lua_, -2) && lua_istable(lua_, -1)) {
@@ -69,9 +51,15 @@ class Conversation {
     lua_settop(lua_, index_);
     return found;
   }
-#endif
 
  private:
+  Outcome outcome_of(const char* method, const std::string* text) {
+    Outcome outcome;
+    if (call(method, text, 2)) outcome = {lua_toboolean(lua_, -2) != 0, lua_toboolean(lua_, -1) != 0};
+    lua_settop(lua_, index_);
+    return outcome;
+  }
+
   bool call(const char* method, const std::string* text, int results) {
     lua_getfield(lua_, index_, method);
     lua_pushvalue(lua_, index_);
@@ -84,36 +72,36 @@ class Conversation {
 };
 
 // Without a terminal, or without the editor.
-Read read_plain(const char* prompt, std::string& line) {
-  std::fputs(prompt, stdout);
-  std::fflush(stdout);
-  line.clear();
-  for (int c; (c = std::getc(stdin)) != '\n';) {
-    if (c != EOF) {
-      line += static_cast<char>(c);
-    } else if (std::ferror(stdin) && errno == EINTR) {
-      std::clearerr(stdin);
-      if (interruption::take()) return Read::Interrupted;
-    } else {
-      return line.empty() ? Read::End : Read::Line;
+class PlainLines final : public Lines {
+ public:
+  explicit PlainLines(bool prompts) : prompts_(prompts) {}
+
+  Read read(const std::string& prompt, std::string& line) override {
+    if (prompts_) std::fputs(prompt.c_str(), stdout);
+    std::fflush(stdout);
+    line.clear();
+    for (int c; (c = std::getc(stdin)) != '\n';) {
+      if (c != EOF) {
+        line += static_cast<char>(c);
+      } else if (std::ferror(stdin) && errno == EINTR) {
+        std::clearerr(stdin);
+        if (interruption::take()) return Read::Interrupted;
+      } else {
+        return line.empty() ? Read::End : Read::Line;
+      }
     }
+    return interruption::take() ? Read::Interrupted : Read::Line;
   }
-  return interruption::take() ? Read::Interrupted : Read::Line;
-}
+  void remember(const std::string&) override {}
+
+ private:
+  const bool prompts_;
+};
 
 class Prompt {
  public:
-  explicit Prompt(lua_State* L) : conversation_(L), terminal_(isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)) {
-#if MOONFLOW_LINE_EDITING
-    if (terminal_) {
-      EditorHost host;
-      host.complete = [this](const std::string& before) { return conversation_.complete(chunk_ + before); };
-      host.descriptor = [this] { return conversation_.descriptor(); };
-      host.pump = [this] { return !conversation_.pump().leave; };
-      editor_ = std::make_unique<Editor>(std::move(host), history_path());
-    }
-#endif
-  }
+  explicit Prompt(lua_State* L)
+      : conversation_(L), terminal_(isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)), lines_(open_lines()) {}
 
   bool run() {
     bool fine = true;
@@ -130,11 +118,24 @@ class Prompt {
   }
 
  private:
+  std::unique_ptr<Lines> open_lines() {
+#if MOONFLOW_LINE_EDITING
+    if (terminal_) {
+      EditorHost host;
+      host.complete = [this](const std::string& before) { return conversation_.complete(chunk_ + before); };
+      host.descriptor = [this] { return conversation_.descriptor(); };
+      host.pump = [this] { return !conversation_.pump().leave; };
+      return std::make_unique<Editor>(std::move(host), history_path());
+    }
+#endif
+    return std::make_unique<PlainLines>(terminal_);
+  }
+
   // Lines until they are complete, or wrong for good. False at the end of the input.
   bool read_chunk() {
     chunk_.clear();
     for (std::string line;;) {
-      switch (read_line(chunk_.empty() ? "> " : ">> ", line)) {
+      switch (lines_->read(chunk_.empty() ? "> " : ">> ", line)) {
         case Read::End:
           return !chunk_.empty();
         case Read::Interrupted:
@@ -150,28 +151,17 @@ class Prompt {
         continue;
       }
       if (!more) {
-#if MOONFLOW_LINE_EDITING
-        if (editor_) editor_->remember(chunk_);
-#endif
+        lines_->remember(chunk_);
         return true;
       }
       chunk_ += '\n';
     }
   }
 
-  Read read_line(const char* prompt, std::string& line) {
-#if MOONFLOW_LINE_EDITING
-    if (editor_) return editor_->read(prompt, line);
-#endif
-    return read_plain(terminal_ ? prompt : "", line);
-  }
-
   Conversation conversation_;
   const bool terminal_;
   std::string chunk_;
-#if MOONFLOW_LINE_EDITING
-  std::unique_ptr<Editor> editor_;
-#endif
+  const std::unique_ptr<Lines> lines_;
 };
 
 }  // namespace
