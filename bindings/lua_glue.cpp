@@ -39,27 +39,10 @@ void copy(char (&to)[size], const char* from) {
 
 }  // namespace
 
-void State::note(const Error& error) noexcept {
-  try {
-    fault.emplace(error);
-  } catch (const std::exception&) {
-    out_of_memory = true;
-  }
-}
-
 PlainError State::take_fault() noexcept {
-  const PlainError error = fault && !out_of_memory ? PlainError(*fault) : PlainError();
+  const PlainError error = fault ? PlainError(*fault) : PlainError();
   fault.reset();
-  out_of_memory = false;
   return error;
-}
-
-void State::note(ErrorCode code, const char* message) noexcept {
-  try {
-    fault.emplace(code, message);
-  } catch (const std::exception&) {
-    out_of_memory = true;
-  }
 }
 
 PlainError::PlainError(const Error& error) : code(error.code) {

@@ -17,7 +17,6 @@
 #include <memory>
 #include <new>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -122,7 +121,6 @@ struct State {
   int64_t collect_above = kLeastWatermark;  // live bytes at which the next array first collects garbage
   std::string own_folder;                   // chunk names of the library's own files start with it
   std::optional<Error> fault;               // on its way from `protect` to Lua
-  bool out_of_memory = false;               // the fault that needs no memory to be noted
   Kind kinds[kTags];
   int methods_ref = LUA_NOREF;     // of arrays
   int properties_ref = LUA_NOREF;  // name of a property of arrays -> its number
@@ -136,10 +134,9 @@ struct State {
   bool is_own(const char* source) const {
     return !own_folder.empty() && std::strncmp(source, own_folder.c_str(), own_folder.size()) == 0;
   }
-  void note(const Error& error) noexcept;
-  void note(ErrorCode code, const char* message) noexcept;
+  void note(Error error) noexcept { fault = std::move(error); }
   PlainError take_fault() noexcept;
-  bool faults_with_memory() const { return out_of_memory || (fault && fault->code == ErrorCode::OutOfMemory); }
+  bool faults_with_memory() const { return fault && fault->code == ErrorCode::OutOfMemory; }
 };
 
 // What a host gives to the lua_State it opens the module in: set in the registry under kGivenKey, as a light userdata,
@@ -238,16 +235,10 @@ bool attempt(State& state, Work& work) {
   try {
     work();
     return true;
-  } catch (const Error& error) {
-    state.note(error);
-  } catch (const std::bad_alloc&) {
-    state.out_of_memory = true;
-  } catch (const std::length_error&) {
-    state.out_of_memory = true;
-  } catch (const std::exception& error) {
-    state.note(ErrorCode::Internal, error.what());
+  } catch (const std::exception&) {
+    state.note(current_error());
+    return false;
   }
-  return false;
 }
 
 // Runs `work`; what it throws becomes a Lua error once its frames are gone.

@@ -1,7 +1,6 @@
 #include "bindings/status.h"
 
 #include <new>
-#include <stdexcept>
 #include <utility>
 
 #include "engine/default_floats.h"
@@ -76,14 +75,8 @@ mf_status* current_status() noexcept {
       throw;
     } catch (Status& status) {
       return make_status(std::move(status));
-    } catch (const Error& error) {
-      return make_status(Status(error));
-    } catch (const std::bad_alloc&) {
-      return kOutOfMemory;
-    } catch (const std::length_error& error) {
-      return make_status(Status(MF_OUT_OF_MEMORY, error.what()));
-    } catch (const std::exception& error) {
-      return make_status(Status(MF_INTERNAL, error.what()));
+    } catch (const std::exception&) {
+      return make_status(Status(current_error()));
     } catch (...) {
       return make_status(Status(MF_INTERNAL, "something that is no std::exception was thrown"));
     }

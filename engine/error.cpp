@@ -4,6 +4,7 @@
 #include <locale>
 #include <new>
 #include <sstream>
+#include <stdexcept>
 
 namespace moonflow {
 
@@ -72,6 +73,8 @@ Error current_error() noexcept {
       return error;
     } catch (const std::bad_alloc&) {
       throw;
+    } catch (const std::length_error&) {  // a container was to hold more than there ever is memory for
+      throw std::bad_alloc();
     } catch (const std::exception& error) {
       return Error(ErrorCode::Internal, error.what());
     }

@@ -39,6 +39,7 @@ TEST_CASE("an error gets the op and the line to blame") {
   SECTION("whatever was thrown") {
     CHECK(blamed(std::bad_alloc()).code == ErrorCode::OutOfMemory);
     CHECK(blamed(std::bad_alloc()).op == "matmul 'hidden'");
+    CHECK(blamed(std::length_error("vector::reserve")).code == ErrorCode::OutOfMemory);  // more than there ever is
     CHECK(blamed(std::runtime_error("below us")).code == ErrorCode::Internal);
     CHECK(blamed(std::runtime_error("below us")).describe() == "net.lua:7: matmul 'hidden': below us");
   }
