@@ -119,13 +119,7 @@ int nearest_name(lua_State* L) {
   int place = 0;
   protect(L, [&] {
     const std::string name(string_at(L, 1, "name"));
-    table_at(L, 2, "candidates");
-    std::vector<std::string> candidates;
-    for (size_t i = 1; i <= lua_objlen(L, 2); ++i) {
-      lua_rawgeti(L, 2, static_cast<int>(i));
-      candidates.emplace_back(string_at(L, -1, "candidate"));
-      lua_pop(L, 1);
-    }
+    const std::vector<std::string> candidates = strings_at(L, 2, "candidate");
     if (const std::string* near = nearest(name, candidates)) place = static_cast<int>(near - candidates.data()) + 1;
   });
   lua_rawgeti(L, 2, place);  // nothing is at 0

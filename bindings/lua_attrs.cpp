@@ -13,15 +13,12 @@ void flatten(lua_State* L, int index, const char* what, int depth, Read& read) {
   require(depth <= kDepth, ErrorCode::InvalidArgument, what, ": lists are nested more than ", kDepth, " deep");
   const int64_t count = list_size_at(L, index, what);
   require(count <= kNumbers, ErrorCode::InvalidArgument, what, ": a list of ", count, " numbers is too long");
-  const int list = index < 0 ? lua_gettop(L) + index + 1 : index;
-  for (int64_t i = 1; i <= count; ++i) {
-    lua_rawgeti(L, list, static_cast<int>(i));
-    if (lua_type(L, -1) == LUA_TTABLE)
-      flatten(L, -1, what, depth + 1, read);
+  each_at(L, index, what, [&](int at) {
+    if (lua_type(L, at) == LUA_TTABLE)
+      flatten(L, at, what, depth + 1, read);
     else
-      read(-1);
-    lua_pop(L, 1);
-  }
+      read(at);
+  });
 }
 
 Ints ints_at(lua_State* L, int index, const char* what) {

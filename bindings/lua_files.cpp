@@ -391,14 +391,10 @@ int safetensors_encode(lua_State* L) {
 // Calls `read(entry)` with the stack index of each table in the list at `index`.
 template <class Read>
 void each_entry(lua_State* L, int index, const char* what, const Read& read) {
-  table_at(L, index, what);
-  const size_t count = lua_objlen(L, index);
-  for (size_t i = 1; i <= count; ++i) {
-    lua_rawgeti(L, index, static_cast<int>(i));
-    table_at(L, -1, what);
-    read(lua_gettop(L));
-    lua_pop(L, 1);
-  }
+  each_at(L, index, what, [&](int entry) {
+    table_at(L, entry, what);
+    read(entry);
+  });
 }
 
 // Pushes entry[field] without raising: `names` is a table at `names_index` that holds the field names by number, made

@@ -124,7 +124,7 @@ bool find_integer(lua_State* L, int index, int64_t& value) {
   }
   if (lua_type(L, index) != kCData) return false;
   // The C API does not say what a cdata is, but "-12LL" is how a 64-bit integer prints, and nothing else prints so.
-  if (index < 0) index = lua_gettop(L) + index + 1;
+  index = from_bottom(L, index);
   lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).tostring_ref);
   lua_pushvalue(L, index);
   bool found = false;
@@ -181,13 +181,8 @@ std::string_view optional_string_at(lua_State* L, int index, const char* what) {
 }
 
 std::vector<std::string> strings_at(lua_State* L, int index, const char* what) {
-  table_at(L, index, what);
   std::vector<std::string> strings;
-  for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
-    lua_rawgeti(L, index, static_cast<int>(i));
-    strings.emplace_back(string_at(L, -1, what));
-    lua_pop(L, 1);
-  }
+  each_at(L, index, what, [&](int at) { strings.emplace_back(string_at(L, at, what)); });
   return strings;
 }
 
@@ -205,7 +200,7 @@ void table_at(lua_State* L, int index, const char* what) {
 }
 
 std::string flaw_of_list(lua_State* L, int index, int64_t size) {
-  const int list = index < 0 ? lua_gettop(L) + index + 1 : index;
+  const int list = from_bottom(L, index);
   int64_t count = 0;
   for (lua_pushnil(L); lua_next(L, list) != 0; lua_pop(L, 1)) ++count;
   if (count == size) return {};
@@ -264,11 +259,7 @@ std::vector<int64_t> dims_at(lua_State* L, int index, const char* what) {
   const int64_t count = list_size_at(L, index, what);
   require(count <= Shape::kMaxRank, ErrorCode::InvalidArgument, what, ": has ", count, " axes, at most ",
           Shape::kMaxRank, " are possible");
-  for (int64_t i = 1; i <= count; ++i) {
-    lua_rawgeti(L, index, static_cast<int>(i));
-    dims.push_back(integer_at(L, -1, what));
-    lua_pop(L, 1);
-  }
+  each_at(L, index, what, [&](int at) { dims.push_back(integer_at(L, at, what)); });
   return dims;
 }
 

@@ -277,6 +277,19 @@ std::string_view optional_string_at(lua_State* L, int index, const char* what);
 std::vector<std::string> strings_at(lua_State* L, int index, const char* what);  // a list; `what` each of them is
 DType dtype_at(lua_State* L, int index, const char* what);
 void table_at(lua_State* L, int index, const char* what);
+// The same place of the stack, counted from the bottom, where what is pushed does not move it.
+inline int from_bottom(lua_State* L, int index) { return index < 0 ? lua_gettop(L) + index + 1 : index; }
+// Calls read(place) with the place of each entry of the list at `index` in turn.
+template <class Read>
+void each_at(lua_State* L, int index, const char* what, const Read& read) {
+  table_at(L, index, what);
+  const int list = from_bottom(L, index), count = static_cast<int>(lua_objlen(L, index));
+  for (int i = 1; i <= count; ++i) {
+    lua_rawgeti(L, list, i);
+    read(lua_gettop(L));
+    lua_pop(L, 1);
+  }
+}
 // What of the table at `index` lies beyond a list of `size` entries, as the end of a message: it would be lost without
 // a word, since a list of Lua ends before some hole. Empty where there is nothing.
 std::string flaw_of_list(lua_State* L, int index, int64_t size);

@@ -20,15 +20,11 @@ ValueId value_at(lua_State* L, int index, const Graph& graph, const char* what) 
 }
 
 std::vector<ValueId> values_at(lua_State* L, int index, const Graph& graph, const char* what, bool may_be_left_out) {
-  table_at(L, index, what);
   std::vector<ValueId> values;
-  const size_t count = lua_objlen(L, index);
-  for (size_t i = 1; i <= count; ++i) {
-    lua_rawgeti(L, index, static_cast<int>(i));
-    const bool left_out = may_be_left_out && lua_isboolean(L, -1) && !lua_toboolean(L, -1);
-    values.push_back(left_out ? kNone : value_at(L, -1, graph, what));
-    lua_pop(L, 1);
-  }
+  each_at(L, index, what, [&](int at) {
+    const bool left_out = may_be_left_out && lua_isboolean(L, at) && !lua_toboolean(L, at);
+    values.push_back(left_out ? kNone : value_at(L, at, graph, what));
+  });
   return values;
 }
 

@@ -11,13 +11,9 @@ constexpr size_t kEntries = 1 << 20;
 
 Json value_at(lua_State* L, int index, const char* what, int depth);
 
-Json array_of(lua_State* L, int index, size_t count, const char* what, int depth) {
+Json array_of(lua_State* L, int index, const char* what, int depth) {
   Json::Array array;
-  for (size_t i = 1; i <= count; ++i) {
-    lua_rawgeti(L, index, static_cast<int>(i));
-    array.push_back(value_at(L, lua_gettop(L), what, depth + 1));
-    lua_pop(L, 1);
-  }
+  each_at(L, index, what, [&](int at) { array.push_back(value_at(L, at, what, depth + 1)); });
   return array;
 }
 
@@ -56,7 +52,7 @@ Json value_at(lua_State* L, int index, const char* what, int depth) {
       if (lua_objlen(L, index) == 0) return object_of(L, index, what, depth);
       const size_t count = static_cast<size_t>(list_size_at(L, index, what));
       require(count < kEntries, ErrorCode::InvalidArgument, what, ": a list is too long");
-      return array_of(L, index, count, what, depth);
+      return array_of(L, index, what, depth);
     }
     default: {
       int64_t integer = 0;

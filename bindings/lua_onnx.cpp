@@ -249,21 +249,11 @@ class ModelReader {
     read(lua_gettop(L_));
     lua_pop(L_, 1);
   }
-  template <class Read>
-  void each(int list, const char* what, const Read& read) const {
-    table_at(L_, list, what);
-    const size_t count = lua_objlen(L_, list);
-    for (size_t i = 1; i <= count; ++i) {
-      lua_rawgeti(L_, list, static_cast<int>(i));
-      read(lua_gettop(L_));
-      lua_pop(L_, 1);
-    }
-  }
   // The same of each table in the list that the field holds.
   template <class Read>
   void list(int table, Field name, const Read& read) const {
     field(table, name, [&](int at) {
-      each(at, kFields[name - 1], [&](int entry) {
+      each_at(L_, at, kFields[name - 1], [&](int entry) {
         table_at(L_, entry, kFields[name - 1]);
         read(entry);
       });
@@ -285,7 +275,7 @@ class ModelReader {
     field(table, ShapeOf, [&](int at) {
       if (lua_isnil(L_, at)) return;
       value.shape.emplace();
-      each(at, "shape", [&](int size) {
+      each_at(L_, at, "shape", [&](int size) {
         if (lua_type(L_, size) == LUA_TSTRING)
           value.shape->emplace_back(std::string(string_at(L_, size, "size")));
         else
@@ -310,7 +300,7 @@ class ModelReader {
     });
     const auto names = [&](std::vector<std::string>& to) {
       return [&](int at) {
-        each(at, "names", [&](int name) { to.emplace_back(string_at(L_, name, "name of a value")); });
+        each_at(L_, at, "names", [&](int name) { to.emplace_back(string_at(L_, name, "name of a value")); });
       };
     };
     field(table, Inputs, names(node.inputs));
@@ -353,17 +343,17 @@ class ModelReader {
     }
     if (kind == "ints") {
       std::vector<int64_t> ints;
-      each(at, what, [&](int entry) { ints.push_back(integer_at(L_, entry, what)); });
+      each_at(L_, at, what, [&](int entry) { ints.push_back(integer_at(L_, entry, what)); });
       return ints;
     }
     if (kind == "floats") {
       std::vector<double> floats;
-      each(at, what, [&](int entry) { floats.push_back(number_at(L_, entry, what)); });
+      each_at(L_, at, what, [&](int entry) { floats.push_back(number_at(L_, entry, what)); });
       return floats;
     }
     require(kind == "strings", ErrorCode::InvalidArgument, "attribute '", name, "' is of no kind: ", kind);
     std::vector<std::string> strings;
-    each(at, what, [&](int entry) { strings.emplace_back(string_at(L_, entry, what)); });
+    each_at(L_, at, what, [&](int entry) { strings.emplace_back(string_at(L_, entry, what)); });
     return strings;
   }
 

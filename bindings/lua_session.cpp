@@ -302,14 +302,10 @@ int evaluate(lua_State* L) {
       const Attrs attrs = attrs_at(L, 4, *op);  // may run a finalizer, which may come here itself
       box.inputs.clear();
       box.outputs.clear();
-      table_at(L, 3, "inputs");
-      const size_t count = lua_objlen(L, 3);
-      for (size_t i = 1; i <= count; ++i) {
-        lua_rawgeti(L, 3, static_cast<int>(i));
-        const bool left_out = lua_isnil(L, -1) || (lua_isboolean(L, -1) && !lua_toboolean(L, -1));
-        box.inputs.push_back(left_out ? Tensor() : array_at(L, -1, "input"));
-        lua_pop(L, 1);
-      }
+      each_at(L, 3, "inputs", [&](int at) {
+        const bool left_out = lua_isnil(L, at) || (lua_isboolean(L, at) && !lua_toboolean(L, at));
+        box.inputs.push_back(left_out ? Tensor() : array_at(L, at, "input"));
+      });
       session.evaluate(*op, box.inputs, attrs, box.outputs);
     } catch (const std::exception&) {
       Error error = current_error();
