@@ -40,7 +40,6 @@ T element_at(lua_State* L, int index) {
 template <class T>
 double number_of(T element, const char* accessor) {
   if constexpr (std::is_same_v<T, int64_t>) {
-    constexpr int64_t kExact = int64_t{1} << 53;
     require(element >= -kExact && element <= kExact, ErrorCode::OutOfRange, accessor, ": the element ", element,
             " is beyond 2^53, where Lua numbers are not exact; a:ptr() and a:tobytes() give it whole");
   }

@@ -224,7 +224,7 @@ int wav_read(lua_State* L) {
 int wav_write(lua_State* L) {
   protect(L, [&] {
     const std::string path = path_at(L, 1);
-    const Sound sound{array_at(L, 2, "samples"), integer_at(L, 3, "rate", INT32_MIN, int64_t{1} << 53)};
+    const Sound sound{array_at(L, 2, "samples"), integer_at(L, 3, "rate", INT32_MIN, kExact)};
     write_wav(path, sound, string_at(L, 4, "encoding"));
   });
   return 0;
@@ -254,7 +254,7 @@ int npz_read(lua_State* L) {
   lua_settop(L, 3);
   auto& arrays = keep<std::map<std::string, Tensor>>(L);
   protect_allocating(L, [&] {
-    const int64_t budget = lua_isnil(L, 2) ? -1 : integer_at(L, 2, "budget_bytes", 0, int64_t{1} << 53);
+    const int64_t budget = lua_isnil(L, 2) ? -1 : integer_at(L, 2, "budget_bytes", 0, kExact);
     arrays = read_npz(path_at(L, 1), budget, names_at(L, 3), state_of(L).memory);
   });
   push_arrays(L, arrays);
@@ -300,7 +300,7 @@ int ofrecord_read(lua_State* L) {
   auto& record = keep<OfRecord>(L);
   bool found = false;
   protect_allocating(L, [&] {
-    const int64_t offset = integer_at(L, 2, "offset", 0, int64_t{1} << 53);
+    const int64_t offset = integer_at(L, 2, "offset", 0, kExact);
     found = read_ofrecord(path_at(L, 1), offset, state_of(L).memory, record);
   });
   if (!found) return 0;

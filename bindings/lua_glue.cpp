@@ -10,7 +10,6 @@ namespace moonflow::lua {
 
 namespace {
 
-constexpr int64_t kExact = int64_t{1} << 53;  // integers up to here are exact as Lua numbers
 constexpr int kCData = 10;                    // LuaJIT's type number of FFI objects
 
 // "file:line" of the innermost script line that is not the library's; left empty when there is none.

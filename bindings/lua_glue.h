@@ -266,7 +266,10 @@ void protect_allocating(lua_State* L, Work&& work) {
 // "a string", "nil", "an ndarray float32 (5)", for messages.
 std::string describe(lua_State* L, int index);
 
-// A number without a fraction within +-2^53, or a 64-bit integer cdata. `what` names the argument in messages.
+// Up to here, on both sides of 0, a number of Lua has every integer.
+constexpr int64_t kExact = int64_t{1} << 53;
+
+// A number without a fraction within +-kExact, or a 64-bit integer cdata. `what` names the argument in messages.
 int64_t integer_at(lua_State* L, int index, const char* what);
 int64_t integer_at(lua_State* L, int index, const char* what, int64_t low, int64_t high);
 bool find_integer(lua_State* L, int index, int64_t& value);

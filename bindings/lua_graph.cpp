@@ -105,7 +105,7 @@ int tap(lua_State* L) {
   protect(L, [&] {
     Graph& graph = *self(L).graph;
     const ValueId value = value_at(L, 2, graph, "value");
-    graph.tap(value, static_cast<Token>(integer_at(L, 3, "token", 1, int64_t{1} << 53)));
+    graph.tap(value, static_cast<Token>(integer_at(L, 3, "token", 1, kExact)));
   });
   return 0;
 }

@@ -42,7 +42,8 @@ Json value_at(lua_State* L, int index, const char* what, int depth) {
     case LUA_TNUMBER: {
       const double number = lua_tonumber(L, index);
       if (!std::isfinite(number)) fail(ErrorCode::InvalidArgument, what, ": ", describe(L, index), " cannot be saved");
-      if (std::abs(number) <= 9007199254740992.0 && number == std::trunc(number)) return static_cast<int64_t>(number);
+      if (std::abs(number) <= static_cast<double>(kExact) && number == std::trunc(number))
+        return static_cast<int64_t>(number);
       return number;
     }
     case LUA_TSTRING:

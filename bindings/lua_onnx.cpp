@@ -23,10 +23,7 @@ namespace {
 // ---- to Lua: in phase 3, from a model that a box holds -------------------------------------------------------------
 
 // Beyond 2^53 numbers mean "to the end"; what they are exactly does not matter, but that they stay whole numbers does.
-double number_of(int64_t integer) {
-  constexpr int64_t kExact = int64_t{1} << 53;
-  return static_cast<double>(std::clamp(integer, -kExact, kExact));
-}
+double number_of(int64_t integer) { return static_cast<double>(std::clamp(integer, -kExact, kExact)); }
 
 void push_graph(lua_State* L, const OnnxGraph& graph, int more);
 
@@ -279,7 +276,7 @@ class ModelReader {
         if (lua_type(L_, size) == LUA_TSTRING)
           value.shape->emplace_back(std::string(string_at(L_, size, "size")));
         else
-          value.shape->emplace_back(integer_at(L_, size, "size", 0, int64_t{1} << 53));
+          value.shape->emplace_back(integer_at(L_, size, "size", 0, kExact));
       });
     });
     return value;

@@ -188,9 +188,8 @@ int interrupt(lua_State* L) {
 // session:cancel(run)
 int cancel(lua_State* L) {
   protect(L, [&] {
-    constexpr double kMostRuns = 9007199254740992;  // from there on a number means several
     const double run = number_at(L, 2, "run");
-    require(run >= 1 && run < kMostRuns, ErrorCode::InvalidArgument, "this is the number of no run");
+    require(run >= 1 && run < static_cast<double>(kExact), ErrorCode::InvalidArgument, "this is the number of no run");
     session_here(L).executor().cancel(static_cast<RunId>(run));
   });
   return 0;
