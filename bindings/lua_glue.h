@@ -331,6 +331,10 @@ inline void set_number(lua_State* L, const char* field, double value) {
   lua_pushnumber(L, value);
   lua_setfield(L, -2, field);
 }
+inline void set_flag(lua_State* L, const char* field, bool value) {
+  lua_pushboolean(L, value);
+  lua_setfield(L, -2, field);
+}
 inline void set_string(lua_State* L, const char* field, std::string_view value) {
   push_string(L, value);
   lua_setfield(L, -2, field);

@@ -43,6 +43,8 @@ void prepare_parts(lua_State* L, int index, const std::shared_ptr<HostMemory>& m
 
 // Pushes a shape userdata.
 void push_shape(lua_State* L, const Shape& shape);
+// The fields `dtype` and `shape` of the table on top of the stack.
+void set_type(lua_State* L, const TensorType& type);
 
 // Pushes { name -> ndarray }. `arrays` must be held by a box, or by a caller of C.
 void push_arrays(lua_State* L, const std::map<std::string, Tensor>& arrays);

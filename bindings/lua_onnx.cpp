@@ -60,10 +60,8 @@ void push_node(lua_State* L, const OnnxNode& node) {
   set_string(L, "op", node.op);
   set_string(L, "domain", node.domain);
   set_string(L, "name", node.name);
-  push_list(L, node.inputs, push_string);
-  lua_setfield(L, -2, "inputs");
-  push_list(L, node.outputs, push_string);
-  lua_setfield(L, -2, "outputs");
+  set_list(L, "inputs", node.inputs, push_string);
+  set_list(L, "outputs", node.outputs, push_string);
   lua_createtable(L, 0, static_cast<int>(node.attributes.size()));
   for (const OnnxAttribute& attribute : node.attributes) {
     push_string(L, attribute.name);
@@ -78,13 +76,12 @@ void push_value(lua_State* L, const OnnxValue& value) {
   set_string(L, "name", value.name);
   if (value.dtype) set_string(L, "dtype", name(*value.dtype));
   if (!value.shape) return;
-  push_list(L, *value.shape, [](lua_State* to, const OnnxValue::Size& size) {
+  set_list(L, "shape", *value.shape, [](lua_State* to, const OnnxValue::Size& size) {
     if (const auto* number = std::get_if<int64_t>(&size))
       lua_pushnumber(to, number_of(*number));
     else
       push_string(to, std::get<std::string>(size));
   });
-  lua_setfield(L, -2, "shape");
 }
 
 void push_initializer(lua_State* L, const OnnxInitializer& initializer) {
@@ -99,14 +96,10 @@ void push_graph(lua_State* L, const OnnxGraph& graph, int more) {
   luaL_checkstack(L, LUA_MINSTACK, "graphs in too many others");
   lua_createtable(L, 0, 5 + more);
   set_string(L, "name", graph.name);
-  push_list(L, graph.inputs, push_value);
-  lua_setfield(L, -2, "inputs");
-  push_list(L, graph.outputs, push_value);
-  lua_setfield(L, -2, "outputs");
-  push_list(L, graph.initializers, push_initializer);
-  lua_setfield(L, -2, "initializers");
-  push_list(L, graph.nodes, push_node);
-  lua_setfield(L, -2, "nodes");
+  set_list(L, "inputs", graph.inputs, push_value);
+  set_list(L, "outputs", graph.outputs, push_value);
+  set_list(L, "initializers", graph.initializers, push_initializer);
+  set_list(L, "nodes", graph.nodes, push_node);
 }
 
 // Reads what tensors keep in files beside the model.

@@ -6,11 +6,6 @@ namespace moonflow::lua {
 
 namespace {
 
-void set_flag(lua_State* L, const char* field, bool value) {
-  lua_pushboolean(L, value);
-  lua_setfield(L, -2, field);
-}
-
 void push_input(lua_State* L, const InputDef& input) {
   static constexpr const char* kKinds[] = {"one", "optional", "many"};
   lua_createtable(L, 0, 2);

@@ -111,9 +111,7 @@ int dump(lua_State* L) {
 void push_feed(lua_State* L, const PlannedFeed& feed) {
   lua_createtable(L, 0, 3);
   set_string(L, "name", feed.name);
-  set_string(L, "dtype", name(feed.type.dtype));
-  push_shape(L, feed.type.shape);
-  lua_setfield(L, -2, "shape");
+  set_type(L, feed.type);
 }
 
 int info(lua_State* L) {

@@ -235,11 +235,8 @@ int variables(lua_State* L) {
     protect(L, [&] { variable = session.variables().find(name); });
     lua_createtable(L, 0, 4);
     set_string(L, "name", name);
-    set_string(L, "dtype", moonflow::name(variable->type.dtype));
-    push_shape(L, variable->type.shape);
-    lua_setfield(L, -2, "shape");
-    lua_pushboolean(L, variable->initialised());
-    lua_setfield(L, -2, "initialised");
+    set_type(L, variable->type);
+    set_flag(L, "initialised", variable->initialised());
   });
   return 1;
 }

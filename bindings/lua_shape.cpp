@@ -81,6 +81,12 @@ int count(lua_State* L) {
 
 void push_shape(lua_State* L, const Shape& shape) { push_box<Shape>(L) = shape; }
 
+void set_type(lua_State* L, const TensorType& type) {
+  set_string(L, "dtype", name(type.dtype));
+  push_shape(L, type.shape);
+  lua_setfield(L, -2, "shape");
+}
+
 void add_shape(lua_State* L, State& state) {
   static const luaL_Reg kMethods[] = {{"__index", index},        {"__len", length},   {"__eq", equal},
                                       {"__tostring", to_string}, {"table", to_table}, {"totable", to_table},
