@@ -52,31 +52,31 @@ std::string sealed(Json::Object manifest) {
   return write_json(manifest, JsonStyle::Indented) + "\n";
 }
 
-// Of what the original system wrote there is only its mark, an empty file. A folder without either is no checkpoint:
-// reading one would quietly find every variable missing.
-void require_mark(const Descriptor& directory, const std::string& path) {
+// A file in the folder, or none when there is no such file.
+std::optional<FileSource> open_file(const Descriptor& folder, const char* name, const std::string& file_path) {
   try {
-    int64_t size = 0;
-    open_for_reading(directory.get(), kDone, path + "/" + kDone, size);
+    return FileSource(folder, name, file_path);
   } catch (const Error& error) {
     if (error.code != ErrorCode::NotFound) throw;
-    fail(ErrorCode::Io, "'", path, "' is no checkpoint: it has neither ", kManifest, " nor ", kDone);
+    return std::nullopt;
   }
 }
 
+// Of what the original system wrote there is only its mark, an empty file. A folder without either is no checkpoint:
+// reading one would quietly find every variable missing.
+void require_mark(const Descriptor& directory, const std::string& path) {
+  if (!open_file(directory, kDone, path + "/" + kDone))
+    fail(ErrorCode::Io, "'", path, "' is no checkpoint: it has neither ", kManifest, " nor ", kDone);
+}
+
 Json read_manifest(const Descriptor& directory, const std::string& path) {
-  const std::string file_path = path + "/" + kManifest;
-  int64_t size = 0;
-  Descriptor file;
-  try {
-    file = open_for_reading(directory.get(), kManifest, file_path, size);
-  } catch (const Error& error) {
-    if (error.code != ErrorCode::NotFound) throw;
+  std::optional<FileSource> opened = open_file(directory, kManifest, path + "/" + kManifest);
+  if (!opened) {
     require_mark(directory, path);
     return Json();
   }
-  FileSource source(std::move(file), file_path, size);
-  if (size > kManifestBytes) source.fail_at(0, size, " bytes, at most ", kManifestBytes, " are read");
+  FileSource& source = *opened;
+  if (source.size() > kManifestBytes) source.fail_at(0, source.size(), " bytes, at most ", kManifestBytes, " are read");
   const std::string text = source.read_rest();
   Json manifest;
   JsonFault fault;
@@ -127,18 +127,6 @@ Descriptor open_folder(const Descriptor& directory, const std::string& path, con
   return opened;
 }
 
-// A file in it, or none when there is no such file.
-std::optional<FileSource> open_file(const Descriptor& folder, const char* name, const std::string& file_path) {
-  int64_t size = 0;
-  try {
-    Descriptor file = open_for_reading(folder.get(), name, file_path, size);
-    return FileSource(std::move(file), file_path, size);
-  } catch (const Error& error) {
-    if (error.code != ErrorCode::NotFound) throw;
-    return std::nullopt;
-  }
-}
-
 // The value in the variable's folder, in the file `out`, or none when there is no such file.
 Tensor read_value(const Descriptor& directory, const std::string& path, const std::string& name, const TensorType& type,
                   const std::shared_ptr<HostMemory>& memory) {
@@ -147,8 +135,8 @@ Tensor read_value(const Descriptor& directory, const std::string& path, const st
   std::optional<FileSource> source;
   if (folder) source = open_file(folder, "out", file_path);
   if (!source) return Tensor();
-  require(source->remaining() == type.bytes(), ErrorCode::ShapeMismatch, "file '", file_path, "' has ",
-          source->remaining(), " bytes, ", type, " has ", type.bytes());
+  require(source->size() == type.bytes(), ErrorCode::ShapeMismatch, "file '", file_path, "' has ", source->size(),
+          " bytes, ", type, " has ", type.bytes());
   Tensor value = Tensor::allocate(type, memory);
   source->read(value.data(), type.bytes());
   source->expect_end();
@@ -170,7 +158,7 @@ std::optional<TensorType> noted_type(const Descriptor& directory, const std::str
   std::optional<FileSource> source;
   if (opened) source = open_file(opened, kMeta, file_path);
   if (!source) return std::nullopt;
-  require(source->remaining() <= kMetaBytes, ErrorCode::Io, "file '", file_path, "' has ", source->remaining(),
+  require(source->size() <= kMetaBytes, ErrorCode::Io, "file '", file_path, "' has ", source->size(),
           " bytes, at most ", kMetaBytes, " are read");
   return type_in_meta(source->read_rest(), "file '" + file_path + "'");
 }

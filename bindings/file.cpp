@@ -19,16 +19,15 @@ namespace {
 
 constexpr int64_t kChunk = int64_t{1} << 30;  // one read or write; the kernel takes no more than 2 GiB at once
 
-Descriptor open_regular(int directory, const char* name, int flags, const std::string& path, int64_t& size) {
+RegularFile open_regular(int directory, const std::string& name, int flags, const std::string& path) {
   // Without O_NONBLOCK the open of a pipe would wait for its other end.
-  Descriptor file(::openat(directory, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags));
+  Descriptor file(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags));
   if (!file && errno == ELOOP) fail(ErrorCode::Io, "file '", path, "' is a symbolic link, which is not followed here");
   if (!file) fail_errno(path, "open");
   struct stat facts;
   if (::fstat(file.get(), &facts) != 0) fail_errno(path, "look at");
   require(S_ISREG(facts.st_mode), ErrorCode::Io, "file '", path, "' is no regular file");
-  size = facts.st_size;
-  return file;
+  return {std::move(file), facts.st_size};
 }
 
 }  // namespace
@@ -61,12 +60,10 @@ void ByteSource::read(void* to, int64_t bytes) {
   }
 }
 
-Descriptor open_for_reading(const std::string& path, int64_t& size) {
-  return open_regular(AT_FDCWD, path.c_str(), 0, path, size);
-}
+RegularFile open_for_reading(const std::string& path) { return open_regular(AT_FDCWD, path, 0, path); }
 
-Descriptor open_for_reading(int directory, const char* name, const std::string& path, int64_t& size) {
-  return open_regular(directory, name, O_NOFOLLOW, path, size);
+RegularFile open_for_reading(const Descriptor& directory, const std::string& name, const std::string& path) {
+  return open_regular(directory.get(), name, O_NOFOLLOW, path);
 }
 
 void ByteSource::expect_end() {

@@ -62,21 +62,30 @@ class ByteSource {
   int64_t position_ = 0;
 };
 
+struct RegularFile {
+  Descriptor descriptor;
+  int64_t size;
+};
 // A regular file, opened for reading. Anything else under the path (a pipe, a device) is refused, not waited for.
 // Relative to `directory` no link is followed.
-Descriptor open_for_reading(const std::string& path, int64_t& size);
-Descriptor open_for_reading(int directory, const char* name, const std::string& path, int64_t& size);
+RegularFile open_for_reading(const std::string& path);
+RegularFile open_for_reading(const Descriptor& directory, const std::string& name, const std::string& path);
 
 class FileSource : public ByteSource {
  public:
-  // Reading begins at `offset`, which is within the file.
-  FileSource(Descriptor file, std::string path, int64_t size, int64_t offset = 0)
-      : ByteSource(std::move(path), size), file_(std::move(file)) {
-    position_ = offset;
-  }
+  // Opened as above.
+  explicit FileSource(const std::string& path) : FileSource(open_for_reading(path), path) {}
+  FileSource(const Descriptor& directory, const std::string& name, const std::string& path)
+      : FileSource(open_for_reading(directory, name, path), path) {}
+
+  int64_t size() const { return size_; }
+  // Reading goes on there, which is within the file.
+  void seek(int64_t offset) { position_ = offset; }
   std::string read_rest();  // all bytes from here on
 
  private:
+  FileSource(RegularFile file, const std::string& path)
+      : ByteSource(path, file.size), file_(std::move(file.descriptor)) {}
   int64_t fetch(void* to, int64_t bytes) override;
   Descriptor file_;
 };

@@ -22,8 +22,7 @@ bool has_library(const fs::path& folder) {
 
 // Lua's `require` does not say why a file that is there cannot be read.
 std::string readable(const std::string& folder) {
-  int64_t size;
-  open_for_reading(folder + "/moonflow/init.lua", size);
+  open_for_reading(folder + "/moonflow/init.lua");
   return folder;
 }
 

@@ -1,6 +1,5 @@
 #include "bindings/idx.h"
 
-#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -19,12 +18,11 @@ constexpr int64_t kDeflateRatio = 1032;
 // A gzip file, which may have several members. zlib checks the CRC and the length of each.
 class GzipSource : public ByteSource {
  public:
-  GzipSource(Descriptor file, const std::string& path, int64_t size)
-      : ByteSource(path, checked_product(checked_sum(size, 1), kDeflateRatio)),
-        compressed_(std::move(file), path, size),
-        compressed_size_(size),
+  explicit GzipSource(FileSource compressed)
+      : ByteSource(compressed.path(), checked_product(checked_sum(compressed.size(), 1), kDeflateRatio)),
+        compressed_(std::move(compressed)),
         buffer_(1 << 16) {
-    require(inflateInit2(&stream_, 16 + MAX_WBITS) == Z_OK, ErrorCode::OutOfMemory, "no memory to inflate '", path,
+    require(inflateInit2(&stream_, 16 + MAX_WBITS) == Z_OK, ErrorCode::OutOfMemory, "no memory to inflate '", path_,
             "'");
   }
   ~GzipSource() override { inflateEnd(&stream_); }
@@ -41,9 +39,8 @@ class GzipSource : public ByteSource {
     stream_.next_out = static_cast<Bytef*>(to);
     stream_.avail_out = static_cast<uInt>(bytes);
     while (stream_.avail_out == static_cast<uInt>(bytes)) {
-      if (stream_.avail_in == 0 && compressed_.position() < compressed_size_) {
-        const int64_t chunk =
-            std::min<int64_t>(static_cast<int64_t>(buffer_.size()), compressed_size_ - compressed_.position());
+      if (stream_.avail_in == 0 && compressed_.remaining() > 0) {
+        const int64_t chunk = std::min(static_cast<int64_t>(buffer_.size()), compressed_.remaining());
         compressed_.read(buffer_.data(), chunk);
         stream_.next_in = buffer_.data();
         stream_.avail_in = static_cast<uInt>(chunk);
@@ -66,11 +63,18 @@ class GzipSource : public ByteSource {
   }
 
   FileSource compressed_;
-  int64_t compressed_size_;
   std::vector<unsigned char> buffer_;
   z_stream stream_{};
   bool member_ended_ = false;
 };
+
+// Leaves the file at its start.
+bool is_gzip(FileSource& file) {
+  unsigned char magic[2] = {};
+  file.read(magic, std::min<int64_t>(sizeof magic, file.size()));
+  file.seek(0);
+  return magic[0] == 0x1f && magic[1] == 0x8b;
+}
 
 Tensor read_idx(ByteSource& source, const std::shared_ptr<HostMemory>& memory) {
   unsigned char magic[4];
@@ -123,15 +127,9 @@ Tensor read_idx(ByteSource& source, const std::shared_ptr<HostMemory>& memory) {
 }  // namespace
 
 Tensor read_idx(const std::string& path, const std::shared_ptr<HostMemory>& memory) {
-  int64_t size = 0;
-  Descriptor file = open_for_reading(path, size);
-  unsigned char magic[2] = {};
-  if (::pread(file.get(), magic, sizeof magic, 0) < 0) fail_errno(path, "read");
-  if (magic[0] == 0x1f && magic[1] == 0x8b) {
-    GzipSource source(std::move(file), path, size);
-    return read_idx(source, memory);
-  }
-  FileSource source(std::move(file), path, size);
+  FileSource file(path);
+  if (!is_gzip(file)) return read_idx(file, memory);
+  GzipSource source(std::move(file));
   return read_idx(source, memory);
 }
 

@@ -16,9 +16,7 @@ int load_file(lua_State* L) {
   std::string &text = push_box<std::string>(L), &name = push_box<std::string>(L), &made = push_box<std::string>(L);
   protect_allocating(L, [&] {
     const std::string path = path_at(L, 1);
-    int64_t size = 0;
-    Descriptor descriptor = open_for_reading(path, size);
-    text = FileSource(std::move(descriptor), path, size).read_rest();
+    text = FileSource(path).read_rest();
     name = "@" + path;
     made.clear();
     if (!takes_compiled) return;

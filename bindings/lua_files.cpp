@@ -30,10 +30,8 @@ int first_bytes(lua_State* L) {
   protect(L, [&] {
     const std::string path = path_at(L, 1);
     const int64_t count = integer_at(L, 2, "count", 0, 4096);
-    int64_t size = 0;
-    Descriptor descriptor = open_for_reading(path, size);
-    FileSource source(std::move(descriptor), path, size);
-    bytes.resize(static_cast<size_t>(std::min(count, size)));
+    FileSource source(path);
+    bytes.resize(static_cast<size_t>(std::min(count, source.size())));
     source.read(bytes.data(), static_cast<int64_t>(bytes.size()));
   });
   push_string(L, bytes);
@@ -71,10 +69,10 @@ int text_read(lua_State* L) {
   std::string& text = push_box<std::string>(L);
   int64_t size = 0;
   protect_allocating(L, [&] {
-    const std::string path = path_at(L, 1);
-    Descriptor descriptor = open_for_reading(path, size);
-    const int64_t last = lua_isnil(L, 2) ? size : std::min(size, integer_at(L, 2, "last", 0, INT64_MAX));
-    text = FileSource(std::move(descriptor), path, size, size - last).read_rest();
+    FileSource source(path_at(L, 1));
+    size = source.size();
+    if (!lua_isnil(L, 2)) source.seek(size - std::min(size, integer_at(L, 2, "last", 0, INT64_MAX)));
+    text = source.read_rest();
   });
   push_string(L, text);
   lua_pushnumber(L, static_cast<double>(size));

@@ -114,15 +114,15 @@ class DataFiles {
 
   Tensor operator()(const std::string& name, int64_t offset, const TensorType& type) {
     const std::string path = folder_ + "/" + name;
-    int64_t size = 0;
-    Descriptor descriptor = open_for_reading(directory_.get(), name.c_str(), path, size);
+    FileSource source(directory_, name, path);
+    const int64_t size = source.size();
     require(offset <= size && type.bytes() <= size - offset, ErrorCode::Io, "file '", path, "' has ", size,
             " bytes, and the model wants ", type.bytes(), " from byte ", offset, " on");
     int64_t& read = read_[name];
     read += type.bytes();
     require(read / kMostShares <= size, ErrorCode::Io, "file '", path, "' has ", size, " bytes, of which ", read,
             " or more are to be made");
-    FileSource source(std::move(descriptor), path, size, offset);
+    source.seek(offset);
     Tensor tensor = Tensor::allocate(type, memory_);
     source.read(tensor.data(), type.bytes());
     return tensor;
@@ -150,10 +150,9 @@ int onnx_read(lua_State* L) {
   auto& model = keep<OnnxModel>(L);
   protect_allocating(L, [&] {
     const std::string path = path_at(L, 1);
-    int64_t size = 0;
-    Descriptor descriptor = open_for_reading(path, size);
-    require(size < int64_t{1} << 31, ErrorCode::Unsupported, "file '", path, "' is larger than 2 GiB");
-    const std::string bytes = FileSource(std::move(descriptor), path, size).read_rest();
+    FileSource source(path);
+    require(source.size() < int64_t{1} << 31, ErrorCode::Unsupported, "file '", path, "' is larger than 2 GiB");
+    const std::string bytes = source.read_rest();
     DataFiles files(path, state_of(L).memory);
     model = prefixing([&] { return read_onnx(bytes, state_of(L).memory, std::ref(files)); }, "file '", path, "'");
   });

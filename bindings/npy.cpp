@@ -286,9 +286,7 @@ Tensor read_npy(ByteSource& source, const std::shared_ptr<HostMemory>& memory) {
 }
 
 Tensor read_npy(const std::string& path, const std::shared_ptr<HostMemory>& memory) {
-  int64_t size = 0;
-  Descriptor file = open_for_reading(path, size);
-  FileSource source(std::move(file), path, size);
+  FileSource source(path);
   return read_npy(source, memory);
 }
 

@@ -145,17 +145,16 @@ std::map<std::string, Tensor> read_arrays(const Zip& archive, const std::string&
 
 std::map<std::string, Tensor> read_npz(const std::string& path, int64_t budget_bytes,
                                        const std::set<std::string>& names, const std::shared_ptr<HostMemory>& memory) {
-  int64_t size = 0;
-  Descriptor file = open_for_reading(path, size);
-  std::FILE* const stream = ::fdopen(file.get(), "rb");
+  RegularFile file = open_for_reading(path);
+  std::FILE* const stream = ::fdopen(file.descriptor.get(), "rb");
   if (stream == nullptr) fail_errno(path, "open");
-  file.release();
+  file.descriptor.release();
   const Zip archive = open_zip(path, [&](zip_error_t* error) {
     zip_source_t* const source = zip_source_filep_create(stream, 0, -1, error);
     if (source == nullptr) std::fclose(stream);
     return source;
   });
-  return read_arrays(archive, path, size, budget_bytes, names, memory);
+  return read_arrays(archive, path, file.size, budget_bytes, names, memory);
 }
 
 std::map<std::string, Tensor> read_npz(std::string_view bytes, const std::string& name,

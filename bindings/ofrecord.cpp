@@ -75,12 +75,12 @@ void read_entry(WireReader entry, const std::shared_ptr<HostMemory>& memory, OfR
 
 bool read_ofrecord(const std::string& path, int64_t offset, const std::shared_ptr<HostMemory>& memory,
                    OfRecord& record) {
-  int64_t size = 0;
-  Descriptor file = open_for_reading(path, size);
+  FileSource source(path);
+  const int64_t size = source.size();
   if (offset == size) return false;
   require(offset < size, ErrorCode::Io, "file '", path, "' has ", size, " bytes now, and a record ended at byte ",
           offset, "; it was cut short while it was read");
-  FileSource source(std::move(file), path, size, offset);
+  source.seek(offset);
   int64_t length = 0;
   if (source.remaining() < static_cast<int64_t>(sizeof length))
     source.fail_at(offset, "a record begins with its length, 8 bytes, and ", source.remaining(), " are left");

@@ -51,9 +51,8 @@ const unsigned char* PictureBytes::elements() const {
 }
 
 EncodedPicture EncodedPicture::of_file(const std::string& path, const char* kind) {
-  int64_t size = 0;
-  Descriptor descriptor = open_for_reading(path, size);
-  FileSource source(std::move(descriptor), path, size);
+  FileSource source(path);
+  const int64_t size = source.size();
   require(size < kMostPictureBytes, ErrorCode::Io, "file '", path, "' has ", size,
           " bytes, which is too large for a picture");
   // The libraries blame their caller.

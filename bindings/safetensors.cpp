@@ -203,9 +203,7 @@ Safetensors read_from(ByteSource& source, const std::shared_ptr<HostMemory>& mem
 // What `read` makes of the file.
 template <class Read>
 auto from_file(const std::string& path, const Read& read) {
-  int64_t size = 0;
-  Descriptor file = open_for_reading(path, size);
-  FileSource source(std::move(file), path, size);
+  FileSource source(path);
   return prefixing([&] { return read(source); }, "file '", path, "'");
 }
 

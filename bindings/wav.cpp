@@ -226,9 +226,7 @@ Sound read_wav(ByteSource& source, bool raw, const std::shared_ptr<HostMemory>& 
 }
 
 Sound read_wav(const std::string& path, bool raw, const std::shared_ptr<HostMemory>& memory) {
-  int64_t size = 0;
-  Descriptor file = open_for_reading(path, size);
-  FileSource source(std::move(file), path, size);
+  FileSource source(path);
   return read_wav(source, raw, memory);
 }
 
