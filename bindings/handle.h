@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 
 namespace moonflow::host {
 
@@ -54,11 +55,12 @@ class Pinned {
   Slot* slot_;
 };
 
-// A handle that owns the object; nullptr, and the object is gone, when there is no memory.
+// A handle that owns the object.
 template <class Handle, class T>
-Handle* make_handle(std::unique_ptr<T> object) noexcept {
+Handle* make_handle(std::unique_ptr<T> object) {
   const uint64_t handle = open_slot(kKindOf<T>, object.get(), [](void* owned) { delete static_cast<T*>(owned); });
-  if (handle != 0) object.release();
+  if (handle == 0) throw std::bad_alloc();
+  object.release();
   return reinterpret_cast<Handle*>(static_cast<uintptr_t>(handle));
 }
 

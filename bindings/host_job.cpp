@@ -268,7 +268,6 @@ mf_status* mf_job_find(mf_session* handle, const char* name, mf_job** job) {
     const Entered session(handle);
     if (name == nullptr) refuse(MF_INVALID_ARGUMENT, "name is NULL");
     *job = make_handle<mf_job>(std::make_unique<HostJob>(session->shared_from_this(), name));
-    if (*job == nullptr) throw std::bad_alloc();
   });
 }
 

@@ -118,7 +118,6 @@ mf_status* mf_job_prepare(mf_job* handle, mf_prepared** prepared) {
     for (const NamedValue& output : job->outputs) owned->outputs.push_back(output.name);
     prepare(*job, owned->prepared);
     *prepared = make_handle<mf_prepared>(std::move(owned));
-    if (*prepared == nullptr) throw std::bad_alloc();
   });
 }
 

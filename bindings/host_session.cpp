@@ -447,7 +447,6 @@ mf_status* mf_session_open(const mf_session_options* given, mf_session** session
     auto handle = std::make_unique<SessionHandle>();
     handle->session = std::make_shared<HostSession>(read_options(given));
     *session = make_handle<mf_session>(std::move(handle));
-    if (*session == nullptr) throw std::bad_alloc();
   });
 }
 

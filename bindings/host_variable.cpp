@@ -152,7 +152,6 @@ mf_status* mf_session_save_memory(mf_session* handle, mf_bytes** bytes) {
     auto owned = std::make_unique<HostBytes>();
     owned->bytes = write_safetensors(tensors, metadata);
     *bytes = make_handle<mf_bytes>(std::move(owned));
-    if (*bytes == nullptr) throw std::bad_alloc();
   });
 }
 

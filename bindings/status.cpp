@@ -64,9 +64,11 @@ Status::~Status() {
 mf_status* out_of_memory() noexcept { return kOutOfMemory; }
 
 mf_status* make_status(Status status) noexcept {
-  std::unique_ptr<Status> owned(new (std::nothrow) Status(std::move(status)));
-  mf_status* const handle = owned ? make_handle<mf_status>(std::move(owned)) : nullptr;
-  return handle ? handle : kOutOfMemory;
+  try {
+    return make_handle<mf_status>(std::make_unique<Status>(std::move(status)));
+  } catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+  }
 }
 
 mf_status* current_status() noexcept {
