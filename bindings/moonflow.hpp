@@ -31,6 +31,23 @@ namespace moonflow {
 // The library has classes of its own by some of these names, and C++ tells what is thrown by its name.
 inline namespace api {
 
+// ---- what the C interface asks for ---------------------------------------------------------------------------------
+
+template <typename Handle, mf_code (*close)(Handle*)>
+struct Close {
+  void operator()(Handle* handle) const noexcept { close(handle); }
+};
+template <typename Handle, mf_code (*close)(Handle*)>
+using Owner = std::unique_ptr<Handle, Close<Handle, close>>;
+
+// A struct of the C interface that says its size and nothing else yet.
+template <typename Struct>
+Struct sized() noexcept {
+  Struct made{};
+  made.struct_size = sizeof made;
+  return made;
+}
+
 // ---- errors --------------------------------------------------------------------------------------------------------
 
 // What a status said. what() is the whole story in one line: "file:line: job: op: message".
@@ -63,7 +80,7 @@ class Error : public std::runtime_error {
 // Takes a status of the C interface: throws what it says, and does nothing for NULL.
 inline void check(mf_status* status) {
   if (!status) return;
-  const std::unique_ptr<mf_status, mf_code (*)(mf_status*)> owner(status, mf_status_free);
+  const Owner<mf_status, mf_status_free> owner(status);
   throw Error(status);
 }
 
@@ -81,14 +98,13 @@ inline std::vector<Gpu> gpus(std::string* reason = nullptr) {
   int32_t count = 0;
   mf_status* const status = mf_gpu_count(&count);
   if (mf_status_code(status) == MF_UNSUPPORTED) {
-    const std::unique_ptr<mf_status, mf_code (*)(mf_status*)> owner(status, mf_status_free);
+    const Owner<mf_status, mf_status_free> owner(status);
     if (reason) *reason = mf_status_message(status);
     return all;
   }
   check(status);
   for (int32_t i = 0; i < count; ++i) {
-    mf_gpu gpu{};
-    gpu.struct_size = sizeof gpu;
+    auto gpu = sized<mf_gpu>();
     check(mf_gpu_info(i, &gpu));
     all.push_back({gpu.name, gpu.memory_bytes, gpu.capability});
   }
@@ -196,13 +212,6 @@ struct Type {
         count(type.count) {}
 };
 
-template <typename Handle, mf_code (*close)(Handle*)>
-struct Close {
-  void operator()(Handle* handle) const noexcept { close(handle); }
-};
-template <typename Handle, mf_code (*close)(Handle*)>
-using Owner = std::unique_ptr<Handle, Close<Handle, close>>;
-
 // Memory that the library has handed out.
 class Bytes {
  public:
@@ -251,8 +260,7 @@ class Prepared {
   // What the last run, reset or binding that failed has failed with, if any has. From any thread, beside the one that
   // runs.
   std::optional<Error> failure() const {
-    const std::unique_ptr<mf_status, mf_code (*)(mf_status*)> status(mf_prepared_failure(handle_.get()),
-                                                                     mf_status_free);
+    const Owner<mf_status, mf_status_free> status(mf_prepared_failure(handle_.get()));
     return status ? std::optional<Error>(status.get()) : std::nullopt;
   }
   mf_code reset() noexcept { return mf_prepared_reset(handle_.get()); }
@@ -456,8 +464,7 @@ class Job {
     check(count_of(handle_.get(), &count));
     std::vector<Type> all;
     for (int32_t i = 0; i < count; ++i) {
-      mf_type type{};
-      type.struct_size = sizeof type;
+      auto type = sized<mf_type>();
       check(ask(handle_.get(), i, &type));
       all.emplace_back(type);
     }
@@ -485,8 +492,7 @@ class Session {
   explicit Session(Options options = {})
       : deliveries_(std::make_shared<Deliveries>()),
         log_(std::make_unique<std::function<void(const char*)>>(std::move(options.log))) {
-    mf_session_options plain{};
-    plain.struct_size = sizeof plain;
+    auto plain = sized<mf_session_options>();
     plain.threads = options.threads;
     plain.lua_state = options.lua_state;
     plain.library_path = options.library_path.empty() ? nullptr : options.library_path.c_str();
@@ -575,8 +581,7 @@ class Session {
   }
   mf_code interrupt() noexcept { return mf_session_interrupt(handle()); }  // from any thread, or a signal handler
   mf_memory memory() {
-    mf_memory memory{};
-    memory.struct_size = sizeof memory;
+    auto memory = sized<mf_memory>();
     check(mf_session_memory(handle(), &memory));
     return memory;
   }
@@ -590,8 +595,7 @@ class Session {
   }
   template <typename T = float>
   std::vector<T> read(const std::string& name) {
-    mf_type type{};
-    type.struct_size = sizeof type;
+    auto type = sized<mf_type>();
     check(mf_variable_find(handle(), name.c_str(), &type));
     std::vector<T> value(static_cast<size_t>(type.count));
     mf_array array = mf_array_of(DtypeOf<T>::value, value.data(), value.size());
@@ -628,8 +632,7 @@ class Session {
   void deliver(mf_status* status) { deliveries_->check(status); }
 
   Type variable(int32_t index) {
-    mf_type type{};
-    type.struct_size = sizeof type;
+    auto type = sized<mf_type>();
     check(mf_variable_type(handle(), index, &type));
     return Type(type);
   }
