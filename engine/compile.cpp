@@ -33,73 +33,96 @@ namespace {
 
 // ---- order ---------------------------------------------------------------------------------------------------
 
-// Nodes in an order that respects data, and in which a writer of a variable comes after all readers of its old value.
-// Among what is ready, the oldest node comes first and writers come last, so that everything that can fail has run
-// before the first write.
-std::vector<NodeId> order(const Draft& draft) {
-  std::map<ValueId, std::vector<NodeId>> readers_of_variable;  // by root value, aliases included
-  std::map<ValueId, std::vector<NodeId>> writers_of_variable;
-  const auto is_writer = [&](NodeId id) {
-    return draft.node(id).kind == Node::Op && !draft.node(id).op->writes.empty();
-  };
+bool is_writer(const Draft& draft, NodeId id) {
+  return draft.node(id).kind == Node::Op && !draft.node(id).op->writes.empty();
+}
+
+// Who reads and who updates each variable, by its root value: under any alias. Updates are in the order of their age,
+// and a fused one is as old as what it replaces.
+struct Uses {
+  std::map<ValueId, std::vector<NodeId>> readers, writers;
+};
+
+Uses uses_of_variables(const Draft& draft) {
+  Uses uses;
   for (NodeId id = 0; id < draft.node_count(); ++id) {
     if (!draft.live(id)) continue;
     const Node& node = draft.node(id);
     for (const ValueId input : node.inputs) {
       if (input == kNone) continue;
       const ValueId root = draft.root(input);
-      if (draft.is_variable(root)) readers_of_variable[root].push_back(id);
+      if (draft.is_variable(root)) uses.readers[root].push_back(id);
     }
-    if (!is_writer(id)) continue;
+    if (!is_writer(draft, id)) continue;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] == kNone || !node.op->updates(i)) continue;
       const ValueId root = draft.root(node.inputs[i]);
       blaming(node.describe(), node.site, [&] {
         require(draft.is_variable(root), ErrorCode::InvalidArgument, "updates a value that is not a variable");
       });
-      writers_of_variable[root].push_back(id);
+      uses.writers[root].push_back(id);
     }
   }
-  // A fused writer is as old as what it replaces.
-  for (auto& [variable, writers] : writers_of_variable)
+  for (auto& [variable, writers] : uses.writers)
     std::stable_sort(writers.begin(), writers.end(), [&](NodeId a, NodeId b) { return draft.rank(a) < draft.rank(b); });
+  return uses;
+}
 
-  std::vector<int> waits_for(draft.node_count(), 0);
-  std::vector<std::vector<NodeId>> followers(draft.node_count());
-  const auto add_edge = [&](NodeId before, NodeId after) {
+// What has to come before what.
+struct Precedence {
+  std::vector<std::vector<NodeId>> followers;  // of each node
+  std::vector<int> waits_for;                  // how many nodes each has to wait for
+
+  void add(NodeId before, NodeId after) {
     if (before == after) return;
     followers[before].push_back(after);
     ++waits_for[after];
-  };
-  int live_count = 0;
+  }
+};
+
+Precedence precedence_in(const Draft& draft) {
+  const size_t count = static_cast<size_t>(draft.node_count());
+  Precedence precedence{std::vector<std::vector<NodeId>>(count), std::vector<int>(count, 0)};
+  for (NodeId id = 0; id < draft.node_count(); ++id) {
+    if (!draft.live(id)) continue;
+    for (const ValueId input : draft.node(id).inputs)
+      if (input != kNone) precedence.add(draft.maker(input), id);
+  }
+  Uses uses = uses_of_variables(draft);
+  for (const auto& [variable, writers] : uses.writers) {
+    for (size_t i = 0; i < writers.size(); ++i) {
+      // Writers of one variable keep their order; those after the first read what the one before wrote.
+      for (const NodeId reader : uses.readers[variable])
+        if (std::find(writers.begin(), writers.end(), reader) == writers.end()) precedence.add(reader, writers[i]);
+      if (i > 0) precedence.add(writers[i - 1], writers[i]);
+    }
+  }
+  return precedence;
+}
+
+// Nodes in an order that respects data, and in which a writer of a variable comes after all readers of its old value.
+// Among what is ready, the oldest node comes first and writers come last, so that everything that can fail has run
+// before the first write.
+std::vector<NodeId> order(const Draft& draft) {
+  auto [followers, waits_for] = precedence_in(draft);
+  using Ready = std::tuple<bool, int, NodeId>;  // (writer, age, id)
+  std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
+  const auto note_ready = [&](NodeId id) { ready.emplace(is_writer(draft, id), draft.rank(id), id); };
+  size_t live_count = 0;
   for (NodeId id = 0; id < draft.node_count(); ++id) {
     if (!draft.live(id)) continue;
     ++live_count;
-    for (const ValueId input : draft.node(id).inputs)
-      if (input != kNone) add_edge(draft.maker(input), id);
+    if (waits_for[id] == 0) note_ready(id);
   }
-  for (const auto& [variable, writers] : writers_of_variable) {
-    for (size_t i = 0; i < writers.size(); ++i) {
-      // Writers of one variable keep their order; those after the first read what the one before wrote.
-      for (const NodeId reader : readers_of_variable[variable])
-        if (std::find(writers.begin(), writers.end(), reader) == writers.end()) add_edge(reader, writers[i]);
-      if (i > 0) add_edge(writers[i - 1], writers[i]);
-    }
-  }
-
-  using Ready = std::tuple<bool, int, NodeId>;  // (writer, age, id)
-  std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
-  for (NodeId id = 0; id < draft.node_count(); ++id)
-    if (draft.live(id) && waits_for[id] == 0) ready.emplace(is_writer(id), draft.rank(id), id);
   std::vector<NodeId> sequence;
   while (!ready.empty()) {
     const NodeId id = std::get<2>(ready.top());
     ready.pop();
     sequence.push_back(id);
     for (const NodeId follower : followers[id])
-      if (--waits_for[follower] == 0) ready.emplace(is_writer(follower), draft.rank(follower), follower);
+      if (--waits_for[follower] == 0) note_ready(follower);
   }
-  require(static_cast<int>(sequence.size()) == live_count, ErrorCode::InvalidArgument,
+  require(sequence.size() == live_count, ErrorCode::InvalidArgument,
           "two updates each read what the other writes, so there is no order that gives both the old value");
   return sequence;
 }
