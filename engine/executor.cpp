@@ -61,6 +61,11 @@ void Executor::require_here() const {
           "which a script calls flow.shutdown() and defines its jobs again");
 }
 
+void Executor::require_open() const {
+  require(!closed_, ErrorCode::WrongState, "the session is closed");
+  require_here();
+}
+
 namespace {
 
 // Memory for what a tap gives.
@@ -73,57 +78,71 @@ Tensor allocate_tap(const Plan& plan, const PlannedTap& tap, const std::shared_p
 }  // namespace
 
 RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission) {
-  require(!closed_, ErrorCode::WrongState, "the session is closed");
-  require_here();
+  require_open();
   check_call(*plan, submission.feeds.data(), submission.feeds.size());
   require(submission.taps_on.empty() || submission.taps_on.size() == plan->taps.size(), ErrorCode::InvalidArgument,
           "the plan has ", plan->taps.size(), " taps, got ", submission.taps_on.size(), " switches");
   if (plan->in_flight >= plan->max_in_flight || in_flight_ >= max_in_flight) return 0;
 
+  std::unique_ptr<Run> run = make_run(plan, submission);
+  const RunId id = run->id;
+  completions_.patience = std::chrono::microseconds(plan->asynchronous ? 50 : 0);
+  wait_before_exit_destroys(plan->exit_waits);
+  SoonLocked lock(mutex_);
+  // Only this thread submits, so what is idle now stays idle until the run is queued.
+  const bool none_before = queued_.empty() && !running_;
+  const bool alone = none_before && nothing_started();
+  const bool starts_here = plan->asynchronous && (alone || (none_before && started_in_ == run->lanes));
+  lock.unlock();
+  if (submission.may_run_inline && alone)
+    run_here(std::move(run));
+  else if (starts_here)
+    start_here(std::move(run), alone);
+  else
+    leave_to_worker(std::move(run), submission.memory);
+  ++plan->in_flight;
+  ++in_flight_;
+  return id;
+}
+
+std::unique_ptr<Run> Executor::make_run(const std::shared_ptr<Plan>& plan, Submission& submission) {
   auto run = std::make_unique<Run>();
   run->plan = plan;
   run->lanes = &lanes_of(*plan);
-  completions_.patience = std::chrono::microseconds(plan->asynchronous ? 50 : 0);
   run->feeds = std::move(submission.feeds);
   run->tapped.resize(plan->taps.size());
   for (size_t i = 0; i < plan->taps.size(); ++i)
     if (submission.taps_on.empty() || submission.taps_on[i])
       run->tapped[i] = allocate_tap(*plan, plan->taps[i], submission.memory);
-  const RunId id = run->id = ++last_run_;
+  run->id = ++last_run_;
+  return run;
+}
 
-  SoonLocked lock(mutex_);
-  // Only this thread submits, so what is idle now stays idle until the run is queued.
-  const bool none_before = queued_.empty() && !running_;
-  const bool alone = none_before && nothing_started();
-  const bool is_inline = submission.may_run_inline && alone;
-  const bool starts_here = plan->asynchronous && (alone || (none_before && started_in_ == run->lanes));
-  lock.unlock();
-  wait_before_exit_destroys(plan->exit_waits);
-  if (is_inline) {
-    const Stay stay;
-    stay.require_in_time();
-    execute(*run);
-    completions_.post(std::move(run));
-  } else {
-    if (plan->asynchronous && !finisher_.joinable()) finisher_ = std::thread([this] { finish_started(); });
-    if (starts_here) {
-      Runs place;
-      place.push_back(std::move(run));
-      start(*place.front(), alone);
-      lock.lock_soon();
-      hand_over(std::move(place));
-      lock.unlock();
-      started_changed_.notify_one();
-    } else {
-      // The script may change its arrays once the call is over.
-      for (Tensor& feed : run->feeds) feed = feed.copy(submission.memory);
-      plan->device->rest();
-      queue(std::move(run));
-    }
+void Executor::run_here(std::unique_ptr<Run> run) {
+  const Stay stay;
+  stay.require_in_time();
+  execute(*run);
+  completions_.post(std::move(run));
+}
+
+void Executor::start_here(std::unique_ptr<Run> run, bool alone) {
+  begin_finishing();
+  Runs place;
+  place.push_back(std::move(run));
+  start(*place.front(), alone);
+  {
+    const SoonLocked lock(mutex_);
+    hand_over(std::move(place));
   }
-  ++plan->in_flight;
-  ++in_flight_;
-  return id;
+  started_changed_.notify_one();
+}
+
+void Executor::leave_to_worker(std::unique_ptr<Run> run, const std::shared_ptr<HostMemory>& memory) {
+  if (run->plan->asynchronous) begin_finishing();
+  // The script may change its arrays once the call is over.
+  for (Tensor& feed : run->feeds) feed = feed.copy(memory);
+  run->plan->device->rest();
+  queue(std::move(run));
 }
 
 void Executor::queue(std::unique_ptr<Run> run) {
@@ -137,8 +156,7 @@ void Executor::queue(std::unique_ptr<Run> run) {
 }
 
 void Executor::in_turn(std::function<void()> work) {
-  require(!closed_, ErrorCode::WrongState, "the session is closed");
-  require_here();
+  require_open();
   std::unique_lock<std::mutex> lock(mutex_);
   if (turn_failed_) {
     const Error failed = *std::exchange(turn_failed_, std::nullopt);
@@ -154,8 +172,7 @@ void Executor::in_turn(std::function<void()> work) {
 
 bool Executor::run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tensor* tapped,
                        const std::shared_ptr<HostMemory>& memory, std::optional<Error>& error) {
-  require(!closed_, ErrorCode::WrongState, "the session is closed");
-  require_here();
+  require_open();
   check_call(plan, feeds, feed_count);
   if (in_flight_ > 0) return false;
   if (turns_ > 0) wait_idle();
@@ -357,6 +374,10 @@ void Executor::wait_for_started(SoonLocked& lock) {
   look_out(kPatience, [&] { return handed_over_.load(std::memory_order_acquire) != seen; });
   lock.lock_soon();
   started_changed_.wait(lock, something);
+}
+
+void Executor::begin_finishing() {
+  if (!finisher_.joinable()) finisher_ = std::thread([this] { finish_started(); });
 }
 
 void Executor::finish_started() {

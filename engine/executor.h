@@ -84,7 +84,9 @@ class Executor {
   int max_in_flight = 8;  // of the session, over all plans
 
  private:
+  void require_open() const;  // by this process
   void work();
+  void begin_finishing();  // where the finisher does not yet
   void finish_started();
   // Whether a run is to go no further, as long as it has written nothing.
   bool is_stopped(const Run& run) const;
@@ -104,6 +106,11 @@ class Executor {
   bool idle() const { return queued_.empty() && !running_ && nothing_started(); }  // with the mutex held
   void take_turn(const Run& run);
   void queue(std::unique_ptr<Run> run);
+  std::unique_ptr<Run> make_run(const std::shared_ptr<Plan>& plan, Submission& submission);
+  // The three ways of a submitted run: through on this thread, begun on it, or behind what is under way.
+  void run_here(std::unique_ptr<Run> run);
+  void start_here(std::unique_ptr<Run> run, bool alone);
+  void leave_to_worker(std::unique_ptr<Run> run, const std::shared_ptr<HostMemory>& memory);
   template <class Work>
   std::optional<Error> attempt(const Plan& plan, const Work& work);
   template <class Stopped>
