@@ -61,14 +61,7 @@ void Plan::bind_taps(const Tensor* tapped) {
 
 void Plan::launch_step(int index, Stream& stream, void* const* inputs, void* const* outputs, void* scratch) const {
   const Step& step = steps[index];
-  try {
-    step.launch(LaunchCall{stream, inputs, outputs, scratch, index});
-  } catch (const std::exception&) {
-    Error error = current_error();
-    error.op = step.label;
-    error.where = step.site;
-    throw error;
-  }
+  blaming(step.label, step.site, [&] { step.launch(LaunchCall{stream, inputs, outputs, scratch, index}); });
 }
 
 void Plan::note_writes() const {

@@ -147,7 +147,7 @@ void Slot::remake_kept(Lanes& lanes, const Start& start) {
     // What they give serves more runs than this one, so it is known to be right before anything uses it.
     steps.take_fault(staged_fault());
     steps.wait();
-    if (staged_fault()->step >= 0) throw explain(*staged_fault());
+    if (staged_fault()->step >= 0) fail_of(*staged_fault());
   }
   plan_.kept_version_ = newest;
 }
@@ -265,23 +265,18 @@ bool Slot::deliver(Lanes& lanes, const Tensor* tapped) {
 void Slot::finish(const Tensor* tapped) {
   device_.enter();
   (delivers_ ? delivered_ : ended_)->wait();
-  if (may_fault_ && staged_fault()->step >= 0) throw explain(*staged_fault());
+  if (may_fault_ && staged_fault()->step >= 0) fail_of(*staged_fault());
   for (size_t i = 0; i < tap_offsets_.size(); ++i)
     if (tapped[i])
       std::memcpy(tapped[i].data(), staged_taps_.get() + tap_offsets_[i], static_cast<size_t>(tapped[i].bytes()));
 }
 
-Error Slot::explain(const Fault& fault) const {
+void Slot::fail_of(const Fault& fault) const {
   const Step& step = plan_.steps.at(static_cast<size_t>(fault.step));
-  Error error(ErrorCode::Internal, text("the device found a bad value, ", fault.value, ", at ", fault.place));
-  try {
+  blaming(step.label, step.site, [&] {
     if (step.explain) step.explain(fault.place, fault.value);
-  } catch (const std::exception&) {
-    error = current_error();
-  }
-  error.op = step.label;
-  error.where = step.site;
-  return error;
+    fail(ErrorCode::Internal, "the device found a bad value, ", fault.value, ", at ", fault.place);
+  });
 }
 
 }  // namespace moonflow

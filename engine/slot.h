@@ -68,7 +68,7 @@ class Slot {
   // Without a start they are only recorded.
   void launch(Lanes& lanes, int first, int end, const Start* start);
   bool deliver(Lanes& lanes, const Tensor* tapped);
-  Error explain(const Fault& fault) const;
+  void fail_of(const Fault& fault) const;  // throws what the step that met it says
   Fault* staged_fault() const { return reinterpret_cast<Fault*>(staged_taps_.get()); }
 
   Plan& plan_;
