@@ -20,6 +20,13 @@ void moving(const Variable& variable, const Device& home, Work&& work) {
   }
 }
 
+// By the device and the stream of a copy, and waits for it.
+void copy_by(const Variable::Copy& copy, void* to, const void* from, int64_t bytes) {
+  copy.device.enter();
+  copy.device.copy(copy.stream, to, from, bytes);
+  copy.stream.wait();
+}
+
 }  // namespace
 
 Variable::Copy* Variable::on(const Device& device) const {
@@ -30,31 +37,23 @@ Variable::Copy* Variable::on(const Device& device) const {
 
 void Variable::refresh(Copy& copy) const {
   if (copy.version == version) return;
-  const auto move = [&](Copy& by, void* to, const void* from) {
-    by.device.enter();
-    by.device.copy(by.stream, to, from, type.bytes());
-    by.stream.wait();
-  };
+  const int64_t bytes = type.bytes();
   moving(*this, home->device, [&] {
     if (!home->device.asynchronous()) {
-      move(copy, copy.memory.data(), home->memory.data());
+      copy_by(copy, copy.memory.data(), home->memory.data(), bytes);
     } else if (!copy.device.asynchronous()) {
-      move(*home, copy.memory.data(), home->memory.data());
+      copy_by(*home, copy.memory.data(), home->memory.data(), bytes);
     } else {
       const Tensor between = Tensor::allocate(type);
-      move(*home, between.data(), home->memory.data());
-      move(copy, copy.memory.data(), between.data());
+      copy_by(*home, between.data(), home->memory.data(), bytes);
+      copy_by(copy, copy.memory.data(), between.data(), bytes);
     }
   });
   copy.version = version;
 }
 
 void Variable::read(void* to) const {
-  moving(*this, home->device, [&] {
-    home->device.enter();
-    home->device.copy(home->stream, to, home->memory.data(), type.bytes());
-    home->stream.wait();
-  });
+  moving(*this, home->device, [&] { copy_by(*home, to, home->memory.data(), type.bytes()); });
 }
 
 // Where the host has a copy it goes there, and no further until somebody wants it.
@@ -62,9 +61,7 @@ void Variable::write(const void* from) {
   Copy* to = home;
   for (const std::unique_ptr<Copy>& copy : copies)
     if (!copy->device.asynchronous()) to = copy.get();
-  to->device.enter();
-  to->device.copy(to->stream, to->memory.data(), from, type.bytes());
-  to->stream.wait();
+  copy_by(*to, to->memory.data(), from, type.bytes());
   note_write(*to);
 }
 
