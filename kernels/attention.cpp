@@ -18,6 +18,7 @@
 #include "kernels/cpu/head_rows.h"
 #include "kernels/cpu/softmax_row.h"
 #include "kernels/formula.h"
+#include "kernels/random_draws.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -58,8 +59,7 @@ std::vector<TensorType> infer_attention(const OpCall& call) {
             "queries, keys) ", sizes.scores());
   }
   if (call.has(kKept)) require_type(call, kKept, "kept", {DType::Int8, sizes.scores()});
-  const double rate = call.attrs.number("rate");
-  require(rate >= 0 && rate < 1, ErrorCode::InvalidArgument, "rate must be in [0, 1), got ", rate);
+  draws::checked_rate(call.attrs);
   return {{call.dtype(kQuery), {sizes.batch, sizes.queries, sizes.heads, sizes.value_width}},
           {call.dtype(kQuery), {sizes.batch, sizes.heads, sizes.queries}}};
 }

@@ -9,6 +9,7 @@
 #include "kernels/cpu/device.h"
 #include "kernels/dense_back.h"
 #include "kernels/matmul.h"
+#include "kernels/random_draws.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -30,8 +31,7 @@ std::vector<TensorType> infer_classifier(const Infer& sparse, const Infer& dense
   if (call.has(kBias)) require_type(call, kBias, "bias", {logits.dtype, {logits.shape[1]}});
   if (call.has(kY)) require_type(call, kY, "y", call.type(kX));
   if (call.has(kMask)) require_type(call, kMask, "mask", {DType::Int8, call.shape(kX)});
-  const double rate = call.attrs.number("rate");
-  require(rate >= 0 && rate < 1, ErrorCode::InvalidArgument, "rate must be in [0, 1), got ", rate);
+  draws::checked_rate(call.attrs);
   const TensorType* const dy = call.has(kDy) ? call.inputs[kDy] : nullptr;
   const std::vector<const TensorType*> inputs{call.inputs[kLabels], &logits, dy};
   std::vector<TensorType> types = (is_floating(call.dtype(kLabels)) ? dense : sparse)(OpCall{inputs, call.attrs});

@@ -6,6 +6,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
 #include "kernels/elementwise.h"
+#include "kernels/random_draws.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -23,8 +24,7 @@ std::vector<TensorType> infer_back(const OpCall& call) {
   const TensorType dx{call.dtype(kGradient), {sizes.rows, sizes.columns}};
   if (call.has(kY)) require_type(call, kY, "y", dx);
   if (call.has(kMask)) require_type(call, kMask, "mask", {DType::Int8, dx.shape});
-  const double rate = call.attrs.number("rate");
-  require(rate >= 0 && rate < 1, ErrorCode::InvalidArgument, "rate must be in [0, 1), got ", rate);
+  draws::checked_rate(call.attrs);
   return {dx};
 }
 

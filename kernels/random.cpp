@@ -19,12 +19,6 @@ using philox::Sequence;
 
 // ---- dropout and masks ------------------------------------------------------------------------------------------
 
-double checked_rate(const Attrs& attrs) {
-  const double rate = attrs.number("rate");
-  require(rate >= 0 && rate < 1, ErrorCode::InvalidArgument, "rate must be in [0, 1), got ", rate);
-  return rate;
-}
-
 constexpr int64_t kBatch = 256;  // elements whose blocks are made side by side
 
 // `grain`: elements that are worth a thread.
@@ -68,7 +62,7 @@ void scale_kept(const T* x, const int8_t* mask, T scale, int64_t count, T* out) 
 
 Launch prepare_dropout(KernelCall& call) {
   const RandomSource source(call, 1);
-  const double rate = checked_rate(call.attrs);
+  const double rate = draws::checked_rate(call.attrs);
   const int64_t count = call.inputs[0].count();
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
@@ -88,7 +82,7 @@ Launch prepare_dropout(KernelCall& call) {
 }
 
 Launch prepare_dropout_grad(KernelCall& call) {
-  const double rate = checked_rate(call.attrs);
+  const double rate = draws::checked_rate(call.attrs);
   const int64_t count = call.inputs[0].count();
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
@@ -103,7 +97,7 @@ Launch prepare_dropout_grad(KernelCall& call) {
 
 Launch prepare_mask(KernelCall& call) {
   const RandomSource source(call, static_cast<int>(call.inputs.size()) - 2);
-  const uint32_t threshold = draws::threshold_of(checked_rate(call.attrs));
+  const uint32_t threshold = draws::threshold_of(draws::checked_rate(call.attrs));
   const int64_t count = call.outputs[0].count();
   return [=](const LaunchCall& launch) {
     const Sequence sequence = source.at(launch);
@@ -132,9 +126,9 @@ void add_dropout(Catalog& catalog) {
   op.outputs = {"out", "mask"};
   op.attrs = {rate_attr(), key_attr()};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
-    require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "x must be float32 or float64, got ", call.dtype(0));
+    require_floating(call, 0, "x");
     require_source(call, 1);
-    checked_rate(call.attrs);
+    draws::checked_rate(call.attrs);
     return {call.type(0), {DType::Int8, call.shape(0)}};
   };
   op.grad = [](GradCall& g) -> std::vector<ValueId> {
@@ -159,10 +153,10 @@ void add_dropout(Catalog& catalog) {
   grad.outputs = {"dx"};
   grad.attrs = {rate_attr()};
   grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
-    require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "dy must be float32 or float64, got ", call.dtype(0));
+    require_floating(call, 0, "dy");
     require(call.type(1) == TensorType{DType::Int8, call.shape(0)}, ErrorCode::ShapeMismatch, "dy is ", call.type(0),
             ", mask is ", call.type(1));
-    checked_rate(call.attrs);
+    draws::checked_rate(call.attrs);
     return {call.type(0)};
   };
   grad.grad = [](GradCall& g) -> std::vector<ValueId> {
@@ -185,7 +179,7 @@ void add_dropout(Catalog& catalog) {
   mask.attrs = op.attrs;
   mask.infer = [](const OpCall& call) -> std::vector<TensorType> {
     require_source(call, 1);
-    checked_rate(call.attrs);
+    draws::checked_rate(call.attrs);
     return {{DType::Int8, call.shape(0)}};
   };
   mask.cpu = {prepare_mask};
@@ -205,7 +199,7 @@ void add_dropout(Catalog& catalog) {
   fresh.attrs.push_back({"shape", Ints{}, "of the mask", true});
   fresh.infer = [](const OpCall& call) -> std::vector<TensorType> {
     require_source(call, 0);
-    checked_rate(call.attrs);
+    draws::checked_rate(call.attrs);
     return {{DType::Int8, checked_shape(call.attrs)}};
   };
   fresh.examples = {{{scalar, scalar}, {{"rate", 0.25}, {"key", std::string("a")}, {"shape", Ints{3, 5}}}}};
@@ -226,7 +220,7 @@ void add_bernoulli(Catalog& catalog) {
   op.inputs = {{"x"}, {"seed"}, {"step"}};
   op.attrs = {key_attr()};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
-    require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "x must be float32 or float64, got ", call.dtype(0));
+    require_floating(call, 0, "x");
     require_source(call, 1);
     return {call.type(0)};
   };

@@ -6,10 +6,17 @@
 #include <type_traits>
 
 #include "engine/narrow.h"
-#include "engine/tensor.h"
+#include "engine/op.h"
 #include "kernels/philox.h"
 
 namespace moonflow::draws {
+
+// The attribute "rate" of dropout, and of what does part of its work: the part that is dropped.
+inline double checked_rate(const Attrs& attrs) {
+  const double rate = attrs.number("rate");
+  require(rate >= 0 && rate < 1, ErrorCode::InvalidArgument, "rate must be in [0, 1), got ", rate);
+  return rate;
+}
 
 // A dropped element's number is below this. The mask does not depend on the dtype.
 inline uint32_t threshold_of(double rate) { return static_cast<uint32_t>(rate * 0x1p32); }
