@@ -157,4 +157,19 @@ describe("rarer operators", function()
     raises("whose time is axis 0", function() reversed { { 1, 2 } } end)
     raises("whose time is axis 1", function() reversed({ 1, 2 }, { time_axis = { i = 1 } }) end)
   end)
+
+  it("say where each pixel of an image or a volume comes from", function()
+    local theta = floats { { { 2, 0, 0 }, { 0, 1, 0.5 } } }
+    local aligned = { align_corners = { i = 1 } }
+    near({ { { { -2, -0.5 }, { 2, -0.5 } }, { { -2, 0.5 }, { 2, 0.5 } }, { { -2, 1.5 }, { 2, 1.5 } } } },
+      given("AffineGrid", theta, aligned, { whole { 1, 5, 3, 2 } }))
+    near({ { { { -1, 0 }, { 1, 0 } }, { { -1, 1 }, { 1, 1 } } } },
+      given("AffineGrid", theta, {}, { whole { 1, 5, 2, 2 } }))
+    theta = floats { { { 1, 0, 0, 0 }, { 0, 1, 0, 0 }, { 0, 0, 1, 0.5 } } }
+    near({ { { { { -1, 0, 0.5 }, { 1, 0, 0.5 } } } } },
+      given("AffineGrid", theta, aligned, { whole { 1, 1, 1, 1, 2 } }))
+    raises("theta is (1, 3, 4) for images of 2 axes of places, wanted (1, 2, 3) of 2 or 3", function()
+      given("AffineGrid", theta, {}, { whole { 1, 1, 1, 2 } })
+    end)
+  end)
 end)

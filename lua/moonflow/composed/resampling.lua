@@ -1,7 +1,6 @@
 --- The part of flow.nn that takes images at other places: grid_sample and affine_grid at such as are computed in each
 -- run, interpolate in another size.
 
-local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local ops = require "moonflow.ops"
@@ -40,21 +39,6 @@ The grid for flow.nn.grid_sample that turns, scales, shears and shifts an image:
 shapes: theta (batch, 2, 3), size = { batch, channels, height, width } -> (batch, height, width, 2)
 errors: a theta of another shape; a size of other than four numbers, or of another batch]]
 
--- The rows (x, y, 1) of all pixels, row by row.
-local function pixels(height, width, is_aligned)
-  local function place(i, size)
-    if not is_aligned then return (2 * i + 1) / size - 1 end
-    return size == 1 and 0 or 2 * i / (size - 1) - 1
-  end
-  local list = {}
-  for i = 0, height - 1 do
-    for j = 0, width - 1 do
-      list[#list + 1], list[#list + 2], list[#list + 3] = place(j, width), place(i, height), 1
-    end
-  end
-  return list
-end
-
 ops.define("nn.affine_grid", {
   { "theta", "blob" }, { "size", "list" },
   { "align_corners", "boolean", false, text = "as grid_sample has it" },
@@ -71,14 +55,8 @@ function(given, t, signature)
         table.concat(size, ", "), batch, theta.name, tostring(theta.shape)))
     end
   end
-  local height, width = size[3], size[4]
-  local name = given.name or t:unnamed("AffineGrid")
-  local places = ops.constant(t, core.array(pixels(height, width, given.align_corners), theta.dtype,
-    { height * width, 3 }))
-  local rows = ops.apply("reshape", { theta }, { shape = { batch * 2, 3 } }, name .. "-rows")
-  local grid = ops.apply("matmul", { rows, places }, { transpose_b = true, precise = true }, name .. "-places")
-  grid = ops.apply("reshape", { grid }, { shape = { batch, 2, height, width } }, name .. "-image")
-  return (ops.apply("transpose", { grid }, { perm = { 0, 2, 3, 1 } }, name))
+  local of_job = tools.new(t, signature, given.name or t:unnamed("AffineGrid"))
+  return sampling.affine_grid(of_job, theta, { size[3], size[4] }, given.align_corners)
 end)
 
 local interpolate_doc = [[

@@ -1,5 +1,5 @@
---- ONNX's GridSample, which takes an image at places that are computed: a table from its name to the function that
---- applies it to a node.
+--- ONNX's GridSample, which takes an image at places that are computed, and AffineGrid, which computes such: a table
+--- from an operator's name to the function that applies it to a node.
 
 local sampling = require "moonflow.formulas.sampling"
 
@@ -22,6 +22,19 @@ function operators.GridSample(node)
   local is_aligned = node:int("align_corners", 0) ~= 0
   if not modes[mode] then node:fail("mode = " .. mode .. " is not supported", "invalid_argument") end
   return sampling.at_grid(node, x, grid, modes[mode], padding, is_aligned)
+end
+
+-- theta is (batch, 2, 3) for images, (batch, 3, 4) for volumes.
+function operators.AffineGrid(node)
+  local theta, sizes = node:input(1), node:need(node:numbers(2), "size")
+  local batch, count = table.remove(sizes, 1), #sizes - 1
+  table.remove(sizes, 1)  -- the channels
+  local wanted = ("(%s, %d, %d)"):format(tostring(batch), count, count + 1)
+  if (count ~= 2 and count ~= 3) or tostring(theta.shape) ~= wanted then
+    node:fail(("theta is %s for images of %d axes of places, wanted %s of 2 or 3"):format(tostring(theta.shape), count,
+      wanted), "shape_mismatch")
+  end
+  return sampling.affine_grid(node, theta, sizes, node:int("align_corners", 0) ~= 0)
 end
 
 return operators
