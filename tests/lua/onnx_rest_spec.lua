@@ -172,4 +172,27 @@ describe("rarer operators", function()
       given("AffineGrid", theta, {}, { whole { 1, 1, 1, 2 } })
     end)
   end)
+
+  it("tell how unlikely the classes of targets are, by their weights", function()
+    local x, targets = floats { { -1, -2 }, { -3, -4 }, { -5, -6 } }, whole { 0, 1, 1 }
+    local function loss(reduction, others, ignored)
+      return given("NegativeLogLikelihoodLoss", x, {
+        reduction = reduction and { s = reduction }, ignore_index = ignored and { i = ignored } }, others)
+    end
+    same({ 1, 4, 6 }, loss("none", { targets }))
+    near(11, loss("sum", { targets }))
+    near(11 / 3, loss(nil, { targets }))
+    near((2 + 4 + 6) / 4, loss("mean", { targets, floats { 2, 1 } }))
+    near((4 + 6) / 2, loss("mean", { targets }, 0))
+    -- What is ignored may lie outside of the classes, and be infinite.
+    same({ 0, 12, 18 }, loss("none", { whole { -100, 1, 1 }, floats { math.huge, 3 } }, -100))
+    near(3, loss("mean", { whole { 1, 1, -1 } }, -1))
+    -- One image of 1 x 2 places, whose classes are alike likely at the first.
+    x = floats { { { { 0, -math.huge } }, { { 0, 0 } } } }
+    local function crossed(place) return given("SoftmaxCrossEntropyLoss", x, {}, { whole { { { 1, 1 } } } }, place) end
+    near(math.log(2) / 2, crossed(1))
+    assert.same({ 1, 2, 1, 2 }, crossed(2).shape:table())
+    raises("targets (3) for (1, 2, 1, 2), wanted (batch, places...)", function() loss("none", { targets }) end)
+    raises("reduction = most is not supported", function() loss("most", { whole { { { 1, 1 } } } }) end)
+  end)
 end)
