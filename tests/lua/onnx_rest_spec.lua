@@ -66,6 +66,31 @@ describe("rarer operators", function()
     same({ { { { 1, 10, 2 } } } }, spread { output_shape = { ints = { 1, 3 } }, auto_pad = { s = "SAME_UPPER" } })
   end)
 
+  it("spread each place of a volume as of an image", function()
+    local x, filter = counted(2, 4, 3, 5), counted(4, 3, 2, 3)
+    -- An axis of size 1 at each place among the three, with the numbers that change nothing along it.
+    local function spread(at)
+      local function wider(list, number)
+        local all = { unpack(list) }
+        if at then table.insert(all, at, number) end
+        return all
+      end
+      local function volume(image)
+        local sizes = wider({ unpack(image.shape:table(), 3) }, 1)
+        return image:reshape { image.shape[0], image.shape[1], unpack(sizes) }
+      end
+      local before, after = wider({ 1, 0 }, 0), wider({ 0, 1 }, 0)
+      for _, number in ipairs(after) do before[#before + 1] = number end
+      return given("ConvTranspose", volume(x), {
+        strides = { ints = wider({ 2, 1 }, 1) }, dilations = { ints = wider({ 3, 1 }, 1) }, pads = { ints = before },
+        output_padding = { ints = wider({ 1, 0 }, 0) }, group = { i = 2 },
+      }, { volume(filter), floats { 1, 2, 3, 4, 5, 6 } })
+    end
+    local wanted = spread():reshape { -1 }
+    for at = 1, 3 do near(wanted:totable(), spread(at):reshape { -1 }) end
+    assert.same({ 2, 6, 8, 6, 1 }, spread(3).shape:table())
+  end)
+
   it("norm channels, groups of them, and each by its neighbours", function()
     local x, others = floats { { { 1, 3 }, { 5, 1 } } }, { floats { 2, 1 }, floats { 1, 0 } }
     near({ { { -1, 3 }, { 1, -1 } } }, given("InstanceNormalization", x, { epsilon = { f = 0 } }, others))

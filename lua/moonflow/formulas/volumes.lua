@@ -1,4 +1,5 @@
---- Convolution and pooling of volumes, (batch, channels, depth, height, width), by way of those of images.
+--- Convolution, its transposed and pooling of volumes, (batch, channels, depth, height, width), by way of those of
+--- images.
 -- The depths that a window of a convolution spans become channels of an image, and each place along the depth an image:
 -- so every way there is to convolve images, on any device and in any precision, is one for volumes. Pooling goes over
 -- height and width first, and then over the depth.
@@ -61,6 +62,61 @@ function volumes.conv(tools, x, filter, given)
     groups = given.groups, padding = of_image(given.pads),
   }, "conv2d")
   return swapped(reshape(result, { batch, places, filters, result.shape[2], result.shape[3] }, "places"))
+end
+
+-- The parts that each depth of a transposed convolution is the sum of, `most` for each: of tap t of the depth d of x
+-- the one at d * taps + t, and where it has fewer than others one of nothing, behind them all.
+local function parts_summed(places, depth, taps, before, stride, dilation)
+  local sums, most, list, lacks = {}, 1, {}, false
+  for place = 0, places - 1 do
+    local parts = {}
+    for tap = 0, taps - 1 do
+      local at = (place + before - tap * dilation) / stride
+      if at % 1 == 0 and at >= 0 and at < depth then parts[#parts + 1] = at * taps + tap end
+    end
+    sums[place + 1], most = parts, math.max(most, #parts)
+  end
+  for _, parts in ipairs(sums) do
+    for i = 1, most do list[#list + 1] = parts[i] or depth * taps end
+    lacks = lacks or #parts < most
+  end
+  return list, most, lacks
+end
+
+--- The transposed convolution, of given.sizes: each depth of x is spread as an image by all taps along the depth, and
+--- what comes to the same depth is summed. filter is (channels, filters / groups, kernel depth, kernel height, kernel
+--- width); given.strides, given.dilations and given.sizes have three numbers, given.pads three pairs.
+function volumes.transposed(tools, x, filter, given)
+  local function apply(op, inputs, attrs, word) return tools:apply(op, inputs, attrs, word) end
+  local function reshape(value, shape, word) return apply("reshape", { value }, { shape = shape }, word) end
+  local function swapped(value, word) return apply("transpose", { value }, { perm = { 0, 2, 1, 3, 4 } }, word) end
+  local batch, channels, depth, rows, columns = unpack(x.shape:table())
+  local _, part, taps, kernel_height, kernel_width = unpack(filter.shape:table())
+  local places, height, width = unpack(given.sizes)
+  local groups, filters = given.groups, part * given.groups
+
+  local images = reshape(swapped(x, "depths"), { batch * depth, channels, rows, columns }, "images")
+  if taps > 1 then filter = swapped(filter, "filter_depths") end
+  filter = reshape(filter, { channels, taps * part, kernel_height, kernel_width }, "filter")
+  local parts = apply("conv2d_input_grad", { images, filter }, {
+    shape = { batch * depth, taps * filters, height, width }, groups = groups,
+    strides = { given.strides[2], given.strides[3] }, dilations = { given.dilations[2], given.dilations[3] },
+    padding = windows.listed({ given.pads[2], given.pads[3] }, 4, 2),
+  }, "spread")
+  if taps > 1 and groups > 1 then  -- each tap's filters stand together
+    local apart = { batch * depth, groups, taps, part * height * width }
+    parts = apply("transpose", { reshape(parts, apart, "taps") }, { perm = { 0, 2, 1, 3 } }, "groups")
+  end
+  parts = reshape(parts, { batch, depth * taps, filters * height * width }, "parts")
+
+  local list, most, lacks = parts_summed(places, depth, taps, given.pads[1][1], given.strides[1], given.dilations[1])
+  if lacks then parts = apply("pad", { parts }, { paddings = { 0, 0, 0, 1, 0, 0 } }, "and_nothing") end
+  local result = tools:pick(parts, 1, list, "picked")
+  if most > 1 then
+    result = reshape(result, { batch, places, most, filters * height * width }, "overlaps")
+    result = apply("reduce_sum", { result }, { axis = { 2 } }, "sums")
+  end
+  return swapped(reshape(result, { batch, places, filters, height, width }, "places"))
 end
 
 --- Pooling by an op of images; given.ksize and given.strides have three numbers.

@@ -183,7 +183,7 @@ end
 function operators.ConvTranspose(node)
   node:ignore("kernel_shape")
   local x, filter = node:input(1), node:input(2)
-  local count, groups = place_axes(node, x, 2), node:int("group", 1)
+  local count, groups = place_axes(node, x, 3), node:int("group", 1)
   if #filter.shape ~= #x.shape then node:fail("its filter has " .. #filter.shape .. " axes", "shape_mismatch") end
   if filter.shape[0] ~= x.shape[1] then
     node:fail(("%d channels meet a filter for %d"):format(x.shape[1], filter.shape[0]), "shape_mismatch")
@@ -193,6 +193,11 @@ function operators.ConvTranspose(node)
   local sizes, pads = transposed_sizes(node, x, reaches_of(kernel, dilations), strides)
   for _, pair in ipairs(pads) do
     if pair[1] < 0 or pair[2] < 0 then node:fail("an output_padding as large as the stride is not supported") end
+  end
+  if count == 3 then
+    return with_bias(node, volumes.transposed(node, x, filter, {
+      sizes = sizes, strides = strides, dilations = dilations, groups = groups, pads = pads,
+    }), count, "bias")
   end
   if count == 1 then x, filter = as_image(node, x, "image"), as_image(node, filter, "filter") end
   local height, width = unpack(with_height(1, sizes))
