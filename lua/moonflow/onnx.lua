@@ -57,8 +57,11 @@ local function each_node(nodes, visit)
   end
 end
 
-local function check_opset(name, opset)
-  if opset >= kOldest and opset <= kNewest then return end
+-- Operators of other domains are of no opset.
+local function check_opset(name, opset, nodes)
+  local is_used = opset > 0
+  each_node(nodes, function(raw) is_used = is_used or raw.domain == "" end)
+  if not is_used or opset >= kOldest and opset <= kNewest then return end
   errors.raise("unsupported", ("flow.onnx.load: %s is of opset %d, and those from %d to %d are read; export it with "
     .. "opset_version = 17"):format(name, opset, kOldest, kNewest))
 end
@@ -196,13 +199,13 @@ local function check_options(given, signature)
 end
 
 local function model_of(file, given, signature)
-  check_opset(given.file, file.opset)
   if given.outputs then
     file.name = given.file
     choose_outputs(file, given.outputs, function(text) signature:fail(text) end)
   end
   local wanted = {}
   local nodes = needed(file, wanted)
+  check_opset(given.file, file.opset, nodes)
   if given.outputs then file.inputs = inputs_among(file.inputs, wanted) end
   check_operators(given.file, file, nodes)
   gather_weights(file, nodes)
@@ -291,7 +294,7 @@ end
 
 -- ---- tracing ------------------------------------------------------------------------------------------------------
 
--- One call of a model in a job: its values by name, as far as they have been made.
+-- One call of a model in a job: its values by name, as far as they have been made, and the nodes that have made them.
 local Reading = {}
 Reading.__index = Reading
 
@@ -351,16 +354,17 @@ end
 
 --- The names of the inputs of the model whose values a value of a run follows from.
 function Reading:inputs_behind(name)
-  local maker, seen, is_input, found = {}, {}, {}, {}
+  local seen, is_input, found = {}, {}, {}
   for _, input in ipairs(self.model.inputs) do is_input[input.name] = true end
-  each_node(self.model._nodes, function(raw)
-    for _, output in ipairs(raw.outputs) do maker[output] = raw end
-  end)
   local function visit(value)
     if seen[value] or not blob.is(self.values[value]) then return end
     seen[value] = true
     if is_input[value] then found[#found + 1] = value end
-    for _, input in ipairs(maker[value] and maker[value].inputs or {}) do visit(input) end
+    local raw = self.makers[value]
+    for _, input in ipairs(raw and raw.inputs or {}) do visit(input) end
+    for _, attribute in pairs(raw and raw.attributes or {}) do
+      for _, output in ipairs(attribute.g and attribute.g.outputs or {}) do visit(output.name) end
+    end
   end
   visit(name)
   return found
@@ -426,18 +430,18 @@ local function keep(reading, node, ...)
       if value == nil and reading.wanted[name] then
         node:fail("output " .. i .. ", '" .. name .. "', is not supported")
       end
-      reading.values[name] = widened(reading, value, name)
+      reading.values[name], reading.makers[name] = widened(reading, value, name), node.raw
     end
   end
 end
 
--- What an operator gives. An error of an op that it has put in does not know of the node, so it is told.
+-- What an operator gives. An error of an op that it has put in knows of no node, so it is told.
 local function given_by(node, fine, ...)
   if fine then return ... end
-  local problem, about = (...), node:describe()
-  if errors.is_error(problem) and not tostring(problem):find(about, 1, true) then
+  local problem = (...)
+  if errors.is_error(problem) and not tostring(problem):find(node.reading.file .. ": node '", 1, true) then
     local op = problem.op and problem.op ~= "" and problem.op .. ": " or ""
-    problem = errors.new(problem.code, about .. ": " .. op .. problem.message, problem.where)
+    problem = errors.new(problem.code, node:describe() .. ": " .. op .. problem.message, problem.where)
   end
   error(problem, 0)
 end
@@ -467,7 +471,7 @@ end
 
 local function run(reading, values)
   local model = reading.model
-  reading.values = {}
+  reading.values, reading.makers = {}, {}
   for name, value in pairs(values) do reading.values[name] = widened(reading, value, name) end
   reading:run(model._nodes)
   local results = {}

@@ -278,6 +278,33 @@ describe("a loaded model", function()
     end)
   end)
 
+  it("names what a value in a branch follows from, by the node in it alone", function()
+    local function branch(output, ...)
+      return { g = { name = "", nodes = { ... }, initializers = {}, inputs = {}, outputs = { value(output) } } }
+    end
+    local model = flow.onnx.load(write {
+      inputs = { value("x", { 2 }), value("a", { 2 }, "int64"), value("b", { 2 }, "int64") },
+      weights = { yes = whole(1) },
+      nodes = { node("If", { "yes" }, { "y" }, {
+        else_branch = branch("made", node("Neg", { "x" }, { "made" })),
+        then_branch = branch("made",
+          node("If", { "yes" }, { "size" }, { then_branch = branch("own", node("Abs", { "b" }, { "own" })) }),
+          node("Expand", { "x", "size" }, { "made" })),
+      }) },
+    })
+    local fine, problem = pcall(flow.global_function, {
+      name = "job", inputs = { x = tp.Numpy.Placeholder({ 2 }) },
+    }, function(x)
+      local size = flow.cast(x, "int64")
+      return model(x, size, size)
+    end)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("node '/Expand' (Expand): input 2, 'size', is computed in each run, and must "
+      .. "be known when the job is traced; it follows from the values of input 'b': give it as an ndarray", 1, true),
+      tostring(problem))
+    assert.falsy(tostring(problem):find("(If)", 1, true))
+  end)
+
   it("names the inputs that a value follows from, and no others", function()
     local model = flow.onnx.load(write {
       inputs = { value("x", { 2 }), value("a", { 2 }, "int64"), value("b", { 2 }, "int64"), value("c", { 2 }) },
@@ -368,6 +395,15 @@ describe("what is refused", function()
   it("is an opset of other times", function()
     dense_model(3)
     raises("is of opset 3, and those from 6 to", function() flow.onnx.load(path) end)
+    local function of_one_node(domain)  -- y = Neg(x)
+      local operator = field(1, "x") .. field(2, "y") .. field(4, "Neg") .. field(7, domain)
+      write_bytes(path, field(8, field(1, "ai.onnx.ml") .. "\16\3")
+        .. field(7, field(1, operator) .. field(11, field(1, "x")) .. field(12, field(1, "y"))))
+    end
+    of_one_node ""
+    raises("is of opset 0, and those from 6 to", function() flow.onnx.load(path) end)
+    of_one_node "ai.onnx.ml"  -- whose operators have opsets of their own
+    raises("uses what is not supported: ai.onnx.ml.Neg (node 'y')", function() flow.onnx.load(path) end)
   end)
 
   it("is data outside of the model's folder", function()
