@@ -162,6 +162,42 @@ describe("rarer operators", function()
     }))
   end)
 
+  it("take whole numbers where fractions come in between, and give such", function()
+    local function long(list) return np.array(list):astype("int32") end
+    same({ { 7 }, { -9 } }, given("MatMul", whole { { 1, 2 }, { -1, -3 } }, {}, { whole { { 3 }, { 2 } } }))
+    same({ { 12, 11 } }, given("Gemm", long { { 1, 2 } }, { alpha = { f = 2 } },
+      { long { { 1, 2 }, { 2, 1 } }, long { 2, 3 } }))
+    -- 2^24 + 1, which float32 has not.
+    same({ 16777217 }, given("MatMul", whole { 2 ^ 24, 1 }, {}, { whole { { 1 }, { 1 } } }))
+    same({ 2, -2 }, given("ReduceMean", whole { { 2, 3 }, { -2, -3 } }, { keepdims = { i = 0 } }, { whole { 1 } }))
+    same({ 5 }, given("ReduceL2", long { { 3, 4 } }, { keepdims = { i = 0 } }, { whole { 1 } }))
+    same({ 2 }, given("ReduceLogSum", long { { 5, 4 } }, { keepdims = { i = 0 } }, { whole { 1 } }))
+
+    local bytes = np.array { { { { 0, 255 } } } }:astype("uint8")
+    local function resized(mode, more)
+      more.mode = { s = mode }
+      return given("Resize", bytes, more, { floats {}, floats {}, whole { 1, 1, 1, 4 } })
+    end
+    assert.equal("uint8", resized("linear", {}).dtype)
+    same({ { { { 0, 63, 191, 255 } } } }, resized("linear", {}))
+    same({ { { { 0, 57, 197, 255 } } } }, resized("cubic", {}))  -- -26.9, 57.8, 197.2, 281.9
+    same({ { { { 0, 0, 255, 255 } } } }, resized("nearest", {}))
+  end)
+
+  it("give the statistics of a layer norm in the dtype that it says", function()
+    local x = floats { { 1, 3 } }:astype("float64")
+    local one = np.ones({ 2 }, "float64")
+    local function statistic(place, attributes)
+      return given("LayerNormalization", x, attributes, { one, one }, place)
+    end
+    assert.equal("float64", statistic(1, {}).dtype)
+    for place = 2, 3 do
+      assert.equal("float32", statistic(place, {}).dtype)
+      assert.equal("float64", statistic(place, { stash_type = { i = 11 } }).dtype)
+    end
+    same({ { 2 } }, statistic(2, {}))
+  end)
+
   it("resize by the middles of pixels, and to one pixel by the first", function()
     local function resized(width)
       return result_of(floats { { 1, 3, 3, 5 } }, {

@@ -3,6 +3,7 @@
 -- Where an operator is one op of the catalog under another name, the table of names says so, and nothing more.
 
 local arguments = require "moonflow.arguments"
+local fractional = require("moonflow.onnx.node").fractional
 
 local operators = {}
 
@@ -292,15 +293,15 @@ local function rooted(node, x) return node:apply("sqrt", { x }) end
 local function logarithm(node, x) return node:apply("log", { x }) end
 
 operators.ReduceSum = reduction("reduce_sum")
-operators.ReduceMean = reduction("reduce_mean")
+operators.ReduceMean = fractional(reduction("reduce_mean"), 1)
 operators.ReduceMax = reduction("reduce_max")
 operators.ReduceMin = reduction("reduce_min")
 operators.ReduceProd = reduction("reduce_prod")
-operators.ReduceLogSumExp = reduction("reduce_logsumexp")
+operators.ReduceLogSumExp = fractional(reduction("reduce_logsumexp"), 1)
 operators.ReduceL1 = reduction("reduce_sum", absolute)
-operators.ReduceL2 = reduction("reduce_sum", squared, rooted)
+operators.ReduceL2 = fractional(reduction("reduce_sum", squared, rooted), 1)
 operators.ReduceSumSquare = reduction("reduce_sum", squared)
-operators.ReduceLogSum = reduction("reduce_sum", nil, logarithm)
+operators.ReduceLogSum = fractional(reduction("reduce_sum", nil, logarithm), 1)
 
 -- The place of the first of the largest, or of the last.
 local function extreme(op)

@@ -493,8 +493,7 @@ end
 
 -- The means and deviations of the rows are outputs too, each of size 1 where x has what is normalised over.
 function operators.LayerNormalization(node)
-  node:ignore("stash_type")  -- statistics are computed in float32 or wider
-  local x = node:input(1)
+  local x, stash = node:input(1), node:dtype("stash_type", "float32")  -- they are computed in float32 or wider
   local sizes = x.shape:table()
   local axis = node:axis_of(node:int("axis", -1), #sizes)
   local row, beside = { unpack(sizes, axis + 1) }, { unpack(sizes, 1, axis) }
@@ -507,8 +506,10 @@ function operators.LayerNormalization(node)
   local flat = node:flattened(x, axis, "rows")
   local y, mean, inv_std = node:apply("layer_norm_core", { flat, parameter(2, "scale") or false,
     parameter(3, "bias") or false }, { begin_norm_axis = 1, epsilon = node:float("epsilon", 1e-5) })
-  return node:reshape(y, sizes, "shape"), node:is_wanted(2) and node:reshape(mean, beside, "mean") or nil,
-    node:is_wanted(3) and node:reshape(inv_std, beside, "inv_std") or nil
+  local function statistic(i, value, word)
+    return node:is_wanted(i) and node:cast(node:reshape(value, beside, word), stash, word .. "_stash") or nil
+  end
+  return node:reshape(y, sizes, "shape"), statistic(2, mean, "mean"), statistic(3, inv_std, "inv_std")
 end
 
 -- Zhang and Sennrich, 2019: x / sqrt(mean(x^2) + epsilon) * scale, over the axes from `axis` on.
@@ -535,7 +536,7 @@ local function times(node, x, number, word)
 end
 
 -- A bias of one number for each column is added as layers do it, so that a plan computes both in one step.
-function operators.Gemm(node)
+operators.Gemm = onnx_node.fractional(function(node)
   node:ignore("broadcast")
   local a, b, c = node:input(1), node:input(2), node:optional(3)
   local alpha, beta = node:float("alpha", 1), node:float("beta", 1)
@@ -548,7 +549,7 @@ function operators.Gemm(node)
   c = times(node, c, beta, "beta")
   local is_bias = #c.shape == 1 and c.shape[0] == product.shape[1]
   return node:apply(is_bias and "bias_add" or "add", { product, c })
-end
+end, 3)
 
 -- Stacks of matrices whose leading axes broadcast. One matrix for all of a stack multiplies all of its rows at once.
 local function product(node, a, b)
@@ -571,7 +572,7 @@ end
 function operators.Det(node) return node:apply("determinant", { node:input(1) }) end
 
 -- As NumPy has it: a value of one axis is a row on the left and a column on the right, and the result lacks its axis.
-function operators.MatMul(node)
+operators.MatMul = onnx_node.fractional(function(node)
   local a, b = node:input(1), node:input(2)
   local is_row, is_column = #a.shape == 1, #b.shape == 1
   if is_row then a = node:reshape(a, { 1, a.shape[0] }, "row") end
@@ -582,7 +583,7 @@ function operators.MatMul(node)
   if is_column then table.remove(sizes) end
   if is_row then table.remove(sizes, #sizes - (is_column and 0 or 1)) end
   return (is_row or is_column) and node:reshape(result, sizes, "vector") or result
-end
+end, 2)
 
 function operators.Einsum(node)
   local values = node:all_inputs()

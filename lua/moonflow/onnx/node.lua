@@ -398,4 +398,18 @@ function Node.is_floating(value)
   return dtypes.floating[value.dtype] == true
 end
 
-return { new = new, plain = plain, count_of = count_of }
+--- An operator that computes with fractions, as one for whole numbers too: its first inputs, as many as `count`, are
+--- float64 then, which has all of these up to 2^53, and what it gives is cut towards 0.
+local function fractional(apply, count)
+  return function(node)
+    local dtype, values = node:input(1).dtype, {}
+    if dtypes.floating[dtype] then return apply(node) end
+    for i = 1, node:input_count() do
+      local value = node:optional(i)
+      values[i] = value and i <= count and node:cast(value, "float64", "wide_" .. i) or value
+    end
+    return node:cast(apply(node:taking(values)), dtype, "whole")
+  end
+end
+
+return { new = new, plain = plain, count_of = count_of, fractional = fractional }

@@ -46,8 +46,9 @@ local function round_at_first(x, axis) return axis.scale < 1 and ceil(x) or floo
 -- ---- the whole image ----------------------------------------------------------------------------------------------
 
 -- The attributes of upsample_2d where it is what is asked for, else nil.
-local function whole_factors(x, how, axes)
-  if #x.shape ~= 4 or #axes ~= 2 or axes[1].index ~= 2 or axes[2].index ~= 3 then return nil end
+local function whole_factors(node, x, how, axes)
+  if not node.is_floating(x) or #x.shape ~= 4 then return nil end
+  if #axes ~= 2 or axes[1].index ~= 2 or axes[2].index ~= 3 then return nil end
   local size, mode, where = {}, how.mode, how.coordinate_name
   for i, axis in ipairs(axes) do
     size[i] = axis.to / axis.from
@@ -76,7 +77,12 @@ local function extrapolated(node, x, how, axis)
 end
 
 local function resize(node, x, how, axes)
-  local attrs = whole_factors(x, how, axes)
+  if how.mode ~= "nearest" and #axes > 0 and not node.is_floating(x) then
+    local mean = resize(node, node:cast(x, "float32", "wide"), how, axes)
+    if how.smooths then mean = node:apply("round", { mean }, nil, "rounded") end  -- others are cut, as by runtimes
+    return node:cast(mean, x.dtype, "whole")
+  end
+  local attrs = whole_factors(node, x, how, axes)
   if attrs then return node:apply("upsample_2d", { x }, attrs) end
   for _, axis in ipairs(axes) do
     x = (how.mode == "nearest" and resizing.nearest or resizing.weighted)(node, x, how, axis)
