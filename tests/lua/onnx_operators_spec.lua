@@ -411,6 +411,8 @@ describe("operators", function()
     same({ 0, 2, 9, 9 }, resized({ 0, 1, 2, 3 }, { 0, 0, 0, 0, 1, 1, 1, 2 }, 4, crop))
     same({ 3, 1.5 }, resized({ 0, 1, 2, 3 }, { 0, 0, 0, 1, 1, 1, 1, 0.5 }, 2, crop))
     raises("roi has 2 numbers for 4 axes", function() resized({ 0, 1 }, { 0, 1 }, 2, crop) end)
+    crop.mode, crop.nearest_mode = { s = "nearest" }, { s = "ceil" }  -- 0.8 of a file is a little more
+    same({ 0, 4 }, resized({ 0, 1, 2, 3, 4, 5 }, { 0, 0, 0, 0, 1, 1, 1, 0.8 }, 2, crop))
   end)
 
   it("take an image at places that are computed", function()

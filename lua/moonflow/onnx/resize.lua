@@ -28,8 +28,8 @@ local coordinates = {
   end,
   tf_crop_and_resize = function(at, axis)  -- of a part, from axis.first to axis.last of 1
     local most = axis.from - 1
-    if axis.to == 1 then return (axis.first + axis.last) / 2 * most end
-    return (axis.first + at * (axis.last - axis.first) / (axis.to - 1)) * most
+    if axis.to == 1 then return single((axis.first + axis.last) / 2 * most) end
+    return single((axis.first + at * (axis.last - axis.first) / (axis.to - 1)) * most)
   end,
 }
 
