@@ -323,9 +323,11 @@ describe("operators", function()
     local one = np.ones({ given.both and 2 or 1, 1, 1 }):astype("float32")
     local weights, inputs = { w = one, r = one }, { "x", "w", "r" }
     if given.lengths then weights.lengths, inputs[4], inputs[5] = given.lengths, "", "lengths" end
+    local attributes = given.attributes or {}
+    attributes.layout = { i = given.layout or 0 }
+    attributes.direction = { s = given.both and "bidirectional" or "forward" }
     return result_of(given.x, { opset = 14, weights = weights, nodes = {
-      node("RNN", inputs, given.outputs, { layout = { i = given.layout or 0 },
-        direction = { s = given.both and "bidirectional" or "forward" } }) } })
+      node("RNN", inputs, given.outputs, attributes) } })
   end
   local tanh = math.tanh
 
@@ -362,6 +364,25 @@ describe("operators", function()
     assert.same({ 3, 2, 1 }, y.shape:table())
     assert.near(tanh(6 + tanh(5)), y:at(2, 0, 0), 1e-6)
     assert.near(tanh(5 + tanh(6)), y:at(2, 1, 0), 1e-6)
+  end)
+
+  it("bend sums by other activations, and cut them before", function()
+    local function last(attributes)
+      return rnn { x = floats { { { 0.5 } }, { { 2 } } }, outputs = { "", "y" }, attributes = attributes }
+    end
+    local function named(...) return { strings = { ... } } end
+    same({ { { 2.5 } } }, last { activations = named "Relu" })
+    assert.near(0.7, last { activations = named "HardSigmoid", activation_alpha = { floats = { 0.1 } },
+                            activation_beta = { floats = { 0.5 } }, clip = { f = 2 } }:item(), 1e-6)
+    -- Each direction has its own, and takes as many numbers of the lists as they have.
+    same({ { { 2 } }, { { -0.25 } } }, rnn {
+      x = floats { { { -2.5 } }, { { 2 } } }, outputs = { "", "y" }, both = true,
+      attributes = { activations = named("ThresholdedRelu", "LeakyRelu"), activation_alpha = { floats = { 1, 0.5 } } },
+    })
+    assert.near(tanh(0.75), last({ clip = { f = 0.75 } }):item(), 1e-6)
+    raises("activation Affine is not supported, only Elu, HardSigmoid,", function()
+      last { activations = named "Affine" }
+    end)
   end)
 
   it("let a cell open its own gates", function()

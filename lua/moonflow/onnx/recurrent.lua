@@ -3,6 +3,7 @@
 -- They are traced step by step, as flow's own layers are. The inputs of all steps are multiplied at once.
 
 local arguments = require "moonflow.arguments"
+local onnx_elementwise = require "moonflow.onnx.elementwise"
 
 local operators = {}
 
@@ -24,14 +25,40 @@ local function layer(node, rows, weight, bias, word)
   return bias and node:apply("bias_add", { product, bias }, nil, word) or product
 end
 
--- Refuses activations other than the operator has by itself.
-local function check_activations(node, usual)
-  node:ignore("activation_alpha", "activation_beta")
-  for i, name in ipairs(node:attribute("activations", "strings") or {}) do
-    if name ~= usual[(i - 1) % #usual + 1] then
-      node:fail("activation " .. name .. " is not supported, only " .. table.concat(usual, ", "))
+-- The activations there are, and how many of alpha and beta each has.
+local parameter_counts = { Sigmoid = 0, Tanh = 0, Relu = 0, Softplus = 0, Softsign = 0, Elu = 1, LeakyRelu = 1,
+                           ThresholdedRelu = 1, HardSigmoid = 2 }
+
+-- For each direction its activations, fn(sums, word): those of the node, or the usual ones. Sums of gates are cut to
+-- clip before; an LSTM's cell is not, as ONNX Runtime has it.
+local function activations(node, usual, directions)
+  local names, clip = node:attribute("activations", "strings") or {}, node:float("clip")
+  local alphas, betas, all = node:floats("activation_alpha", {}), node:floats("activation_beta", {}), {}
+  local function next_of(list)
+    local number = table.remove(list, 1)
+    return number and { f = number }
+  end
+  alphas, betas = { unpack(alphas) }, { unpack(betas) }
+  for d = 1, directions do
+    all[d] = {}
+    for k, own in ipairs(usual) do
+      local name = names[(d - 1) * #usual + k] or own
+      local count = parameter_counts[name]
+      if not count then
+        node:fail(("activation %s is not supported, only %s"):format(name,
+          table.concat(arguments.sorted_keys(parameter_counts), ", ")))
+      end
+      local parameters = { alpha = count > 0 and next_of(alphas) or nil, beta = count > 1 and next_of(betas) or nil }
+      all[d][k] = function(x, word)
+        if clip and k < 3 then
+          x = node:apply("clip_by_value", { x }, { min = -clip, max = clip }, word .. "_cut")
+        end
+        if count == 0 and name ~= "Softsign" then return node:apply(name:lower(), { x }, nil, word) end
+        return onnx_elementwise[name](node:taking({ x }, parameters))
+      end
     end
   end
+  return all
 end
 
 -- How many steps each sequence of the batch has, as a column; nil where all have all of them.
@@ -57,10 +84,10 @@ local function gate(node, rows, place, size, word)
   return node:cut(rows, 1, place * size, size, word)
 end
 
--- One direction of a layer with `count` gates. `step(inputs, weights, states, size)` gives the states after a step, of
--- which the first goes out. Gives the outputs in the order of the steps, and the states at the end. Behind the end of a
--- sequence its states stay, so that backwards it begins there, and 0 goes out.
-local function run_direction(node, x, count, index, is_reverse, states, step, lengths)
+-- One direction of a layer with `count` gates. `step(inputs, weights, states, size, bend)` gives the states after a
+-- step, of which the first goes out; `bend` are the activations. Gives the outputs in the order of the steps, and the
+-- states at the end. Behind the end of a sequence its states stay, so that backwards it begins there, and 0 goes out.
+local function run_direction(node, x, count, index, is_reverse, states, step, bend, lengths)
   local steps, batch, width = unpack(x.shape:table())
   local weights = { recurrence = of_direction(node, kRecurrence, index, "recurrence"),
                     peepholes = of_direction(node, kPeepholes, index, "peepholes") }
@@ -75,7 +102,7 @@ local function run_direction(node, x, count, index, is_reverse, states, step, le
   for i = 0, steps - 1 do
     local at = is_reverse and steps - 1 - i or i
     local before = states
-    states = step(node:cut(rows, 0, at * batch, batch, "step"), weights, before, size)
+    states = step(node:cut(rows, 0, at * batch, batch, "step"), weights, before, size, bend)
     local output = states[1]
     if lengths then
       local is_there = node:apply("less", { node:filled(at, "int64"), lengths }, nil, "is_there")
@@ -91,10 +118,9 @@ end
 
 -- The whole layer: outputs (steps, directions, batch, size), and the states at the end, (directions, batch, size) each.
 -- With layout = 1 the batch is the first axis of all of them, and of the input and the first states.
-local function recurrent(node, count, state_count, step)
+local function recurrent(node, count, state_count, usual, step)
   local batch_first = node:int("layout", 0) ~= 0
   node:ignore("hidden_size")
-  if node:float("clip") then node:fail("clip is not supported") end
   local x = node:input(kX)
   if #x.shape ~= 3 or #node:input(kWeight).shape ~= 3 or #node:input(kRecurrence).shape ~= 3 then
     node:fail("it wants (steps, batch, in), and weights of three axes", "shape_mismatch")
@@ -107,7 +133,7 @@ local function recurrent(node, count, state_count, step)
   local direction = node:text("direction", "forward")
   local directions = ({ forward = { false }, reverse = { true }, bidirectional = { false, true } })[direction]
   if not directions then node:fail("direction = " .. direction .. " is not supported") end
-  local all, ends = {}, {}
+  local all, ends, bends = {}, {}, activations(node, usual, #directions)
   for d, is_reverse in ipairs(directions) do
     local states = {}
     for i = 1, state_count do
@@ -116,7 +142,7 @@ local function recurrent(node, count, state_count, step)
         or node:filled(0, x.dtype, { batch, size })
     end
     local outputs
-    outputs, states = run_direction(node, x, count, d - 1, is_reverse, states, step, lengths)
+    outputs, states = run_direction(node, x, count, d - 1, is_reverse, states, step, bends[d], lengths)
     all[d] = outputs
     for i = 1, state_count do
       ends[i] = ends[i] or {}
@@ -131,24 +157,17 @@ local function recurrent(node, count, state_count, step)
   return batch_first and node:transpose(y, { 2, 0, 1, 3 }) or y, unpack(ends)
 end
 
-local function sigmoid(node, x, word) return node:apply("sigmoid", { x }, nil, word) end
-local function tanh(node, x, word) return node:apply("tanh", { x }, nil, word) end
-
 function operators.RNN(node)
-  local names = node:attribute("activations", "strings")
-  local name = names and names[1] == "Relu" and "Relu" or "Tanh"
-  check_activations(node, { name })
-  return recurrent(node, 1, 1, function(inputs, weights, states)
+  return recurrent(node, 1, 1, { "Tanh" }, function(inputs, weights, states, _, bend)
     local back = layer(node, states[1], weights.recurrence, weights.bias, "back")
-    return { node:apply(name:lower(), { node:add(inputs, back, "sum") }, nil, "state") }
+    return { bend[1](node:add(inputs, back, "sum"), "state") }
   end)
 end
 
 -- The gates are update, reset and candidate. What the reset takes away is taken from the state, or from its product.
 function operators.GRU(node)
-  check_activations(node, { "Sigmoid", "Tanh" })
   local resets_product = node:int("linear_before_reset", 0) ~= 0
-  return recurrent(node, 3, 1, function(inputs, weights, states, size)
+  return recurrent(node, 3, 1, { "Sigmoid", "Tanh" }, function(inputs, weights, states, size, bend)
     local state = states[1]
     if not weights.both then  -- of the gates, and of the candidate, once for all steps
       local function part(value, first, count)
@@ -158,12 +177,12 @@ function operators.GRU(node)
       weights.last = { weight = part(weights.recurrence, 2, 1), bias = part(weights.bias, 2, 1) }
     end
     local back = layer(node, state, weights.both.weight, weights.both.bias, "back")
-    local gates = sigmoid(node, node:add(node:cut(inputs, 1, 0, 2 * size, "gates_in"), back, "gates_sum"), "gates")
+    local gates = bend[1](node:add(node:cut(inputs, 1, 0, 2 * size, "gates_in"), back, "gates_sum"), "gates")
     local update, reset = gate(node, gates, 0, size, "update"), gate(node, gates, 1, size, "reset")
     local kept = resets_product and state or node:multiply(reset, state, "kept")
     local memory = layer(node, kept, weights.last.weight, weights.last.bias, "memory")
     if resets_product then memory = node:multiply(reset, memory, "reset_memory") end
-    local candidate = tanh(node, node:add(gate(node, inputs, 2, size, "candidate_in"), memory, "candidate_sum"),
+    local candidate = bend[2](node:add(gate(node, inputs, 2, size, "candidate_in"), memory, "candidate_sum"),
       "candidate")
     -- (1 - update) * candidate + update * state
     local difference = node:apply("subtract", { state, candidate }, nil, "difference")
@@ -173,9 +192,8 @@ end
 
 -- The gates are input, output, forget and cell. With peepholes the cell opens them too: as it was, but for the output.
 function operators.LSTM(node)
-  check_activations(node, { "Sigmoid", "Tanh", "Tanh" })
   node:expect("input_forget", "i", 0)
-  return recurrent(node, 4, 2, function(inputs, weights, states, size)
+  return recurrent(node, 4, 2, { "Sigmoid", "Tanh", "Tanh" }, function(inputs, weights, states, size, bend)
     local back = layer(node, states[1], weights.recurrence, weights.bias, "back")
     local gates = node:add(inputs, back, "gates")
     local function open(place, word, cell)
@@ -184,13 +202,13 @@ function operators.LSTM(node)
         local looked = node:cut(weights.peepholes, 0, place * size, size, word .. "_peephole")
         sums = node:add(sums, node:multiply(cell, looked, word .. "_looked"), word .. "_sums")
       end
-      return sigmoid(node, sums, word)
+      return bend[1](sums, word)
     end
     local before = states[2]
-    local new = node:multiply(open(0, "input", before), tanh(node, gate(node, gates, 3, size, "cell_gate"), "new"),
+    local new = node:multiply(open(0, "input", before), bend[2](gate(node, gates, 3, size, "cell_gate"), "new"),
       "written")
     local cell = node:add(node:multiply(open(2, "forget", before), before, "kept"), new, "cell")
-    return { node:multiply(open(1, "output", cell), tanh(node, cell, "shown"), "state"), cell }
+    return { node:multiply(open(1, "output", cell), bend[3](cell, "shown"), "state"), cell }
   end)
 end
 
