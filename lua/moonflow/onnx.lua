@@ -242,7 +242,7 @@ local load_signature = arguments.signature("flow.onnx.load",
 ---                           only others need is left out, inputs too: so a detector loses an end that is not
 ---                           supported, such as NonMaxSuppression
 --- @return Model
---- @error a damaged file; loops, sequences, texts; an opset, an operator or an attribute that there is not here
+--- @error a damaged file; sequences, texts; an opset, an operator or an attribute that there is not here
 function onnx.load(...)
   local given = load_signature:parse(...)
   check_options(given, load_signature)
@@ -260,7 +260,7 @@ local load_memory_signature = arguments.signature("flow.onnx.load_memory",
 --- @param trainable? boolean|function  as of flow.onnx.load
 --- @param outputs? table     as of flow.onnx.load
 --- @return Model
---- @error damaged bytes; loops, sequences, texts; an opset, an operator or an attribute that there is not here
+--- @error damaged bytes; sequences, texts; an opset, an operator or an attribute that there is not here
 function onnx.load_memory(...)
   local given = load_memory_signature:parse(arguments.of_bytes(...))
   check_options(given, load_memory_signature)
@@ -457,9 +457,10 @@ function Reading:run(nodes)
   end
 end
 
---- The outputs of a graph in a node, which takes nothing but values of the graphs around it. No name in it is one of
---- theirs, and nothing behind it reads one that is made in it. What it has of its own are constants.
-function Reading:inner(graph)
+--- The outputs of a graph in a node, which takes these values and those of the graphs around it. No name in it is one
+--- of theirs, and nothing behind it reads one that is made in it. What it has of its own are constants.
+function Reading:inner(graph, values)
+  for i, input in ipairs(graph.inputs) do self.values[input.name] = values[i] end
   for _, entry in ipairs(graph.initializers) do
     if not self.model._weights[entry.name] then self.values[entry.name] = widened(self, entry.value, entry.name) end
   end

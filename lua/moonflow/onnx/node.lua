@@ -26,7 +26,7 @@ end
 --- @param raw table       as core.onnx_read gives it
 --- @param reading table   of the whole model, of which are used: file (its name), opset, trace, constants (a table),
 ---                        widens (is float16 float32 in it?), floats (a table, from whole numbers to the floats
----                        they were rounded to), value(name), constant(name), inner(graph), inputs_behind(name)
+---                        they were rounded to), value(name), constant(name), inner(graph, values), inputs_behind(name)
 local function new(raw, reading)
   local name = raw.name ~= "" and raw.name or raw.outputs[1] or ""
   return setmetatable({ raw = raw, reading = reading, name = name, op = raw.op, opset = reading.opset, asked = {} },
@@ -175,11 +175,14 @@ function Node:text(name, default) return self:attribute(name, "s", default) end
 function Node:ints(name, default) return self:attribute(name, "ints", default) end
 function Node:floats(name, default) return self:attribute(name, "floats", default) end
 
---- The outputs of the graph that an attribute is.
-function Node:outputs_of(name)
+--- The outputs of the graph that an attribute is, for these values of its inputs.
+function Node:outputs_of(name, values)
   local graph = self:need(self:attribute(name, "g"), name)
-  if #graph.inputs > 0 then self:fail(name .. " has inputs", "invalid_argument") end
-  return self.reading:inner(graph)
+  values = values or {}
+  if #graph.inputs ~= #values then
+    self:fail(("%s has %d inputs, wanted %d"):format(name, #graph.inputs, #values), "invalid_argument")
+  end
+  return self.reading:inner(graph, values)
 end
 
 --- The dtype that an attribute names by ONNX's number, or `default`; and is it a bool?
