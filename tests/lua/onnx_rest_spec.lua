@@ -91,6 +91,26 @@ describe("rarer operators", function()
     assert.same({ 2, 6, 8, 6, 1 }, spread(3).shape:table())
   end)
 
+  it("make an image of windows over it", function()
+    local function image(x, sizes, block, attributes)
+      return given("Col2Im", x, attributes or {}, { whole(sizes), whole(block) })
+    end
+    -- Columns are windows: (1, 2) at the first place, then (3, 4), (5, 6).
+    local line = floats { { { 1, 3, 5 }, { 2, 4, 6 } } }
+    same({ { { 1, 5, 9, 6 } } }, image(line, { 4 }, { 2 }))
+    same({ { { { 1, 5, 9, 6 } } } }, image(line, { 1, 4 }, { 1, 2 }))
+    same({ { { { { 1 }, { 5 }, { 9 }, { 6 } } } } }, image(line, { 1, 4, 1 }, { 1, 2, 1 }))
+    same({ { { 1, 3, 7, 4, 6 } } }, image(line, { 5 }, { 2 }, { dilations = { ints = { 2 } } }))
+    local apart = { strides = { ints = { 2 } }, pads = { ints = { 1, 0 } } }
+    same({ { { 2, 3, 4, 5, 6 } } }, image(line, { 5 }, { 2 }, apart))
+    -- Two channels of blocks of 2 x 2, each of which stands for itself.
+    same({ { { { 1, 2 }, { 3, 4 } }, { { 5, 6 }, { 7, 8 } } } }, image(counted(1, 8, 1), { 2, 2 }, { 2, 2 }))
+    raises("(1, 2, 3) for 4 places of windows of 2", function() image(line, { 5 }, { 2 }) end)
+    raises("strides is { 0 }, wanted 1 whole numbers from 1 on", function()
+      image(line, { 4 }, { 2 }, { strides = { ints = { 0 } } })
+    end)
+  end)
+
   it("norm channels, groups of them, and each by its neighbours", function()
     local x, others = floats { { { 1, 3 }, { 5, 1 } } }, { floats { 2, 1 }, floats { 1, 0 } }
     near({ { { -1, 3 }, { 1, -1 } } }, given("InstanceNormalization", x, { epsilon = { f = 0 } }, others))
