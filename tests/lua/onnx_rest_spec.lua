@@ -276,4 +276,44 @@ describe("rarer operators", function()
     raises("targets (3) for (1, 2, 1, 2), wanted (batch, places...)", function() loss("none", { targets }) end)
     raises("reduction = most is not supported", function() loss("most", { whole { { { 1, 1 } } } }) end)
   end)
+
+  it("take a volume at places that are computed, as an image of each depth", function()
+    local x, at = counted(2, 1, 3, 4) / 16, { { { -0.9, 0.3 }, { 0.1, -2 }, { 0.99, 0.8 } } }
+    local line = floats { at[1], { { 0, 0 }, { 0.5, 0.5 }, { -0.3, 1.7 } } }:reshape { 2, 1, 3, 2 }
+    local middle = np.zeros({ 2, 1, 3, 1 }):astype("float32")
+    local deep = np.concatenate({ line, middle }, 3):reshape { 2, 1, 1, 3, 3 }
+    -- Values, and how they change with the image and the grid.
+    local function sampled(image, places, attributes)
+      flow.clear_default_session()
+      local model = flow.onnx.load(models.write {
+        opset = 20, nodes = { node("GridSample", { "x", "grid" }, { "y" }, attributes) },
+        inputs = { value("x", image.shape:table()), value("grid", places.shape:table()) },
+      })
+      local job = flow.global_function {
+        inputs = { volume = flow.typing.Numpy.Placeholder(image.shape:table()),
+                   grid = flow.typing.Numpy.Placeholder(places.shape:table()) },
+        returns = flow.typing.Tuple { flow.typing.Numpy, flow.typing.Numpy, flow.typing.Numpy },
+      } (function(volume, grid)
+        local y = model(volume, grid)
+        local gradients = flow.gradients(y * y, attributes.mode.s == "linear" and { volume, grid } or { volume })
+        return y, gradients[1], gradients[2] or grid
+      end)
+      return { job(image, places) }
+    end
+    for _, mode in ipairs { "linear", "nearest" } do
+      for _, padding in ipairs { "zeros", "border", "reflection" } do
+        for is_aligned = 0, 1 do
+          local attributes = { mode = { s = mode }, padding_mode = { s = padding }, align_corners = { i = is_aligned } }
+          local wanted = sampled(x, line, attributes)
+          local got = sampled(x:reshape { 2, 1, 1, 3, 4 }, deep, attributes)
+          near(wanted[1]:reshape({ 2, 1, 1, 1, 3 }):totable(), got[1])
+          near(wanted[2]:reshape({ 2, 1, 1, 3, 4 }):totable(), got[2])
+          near(wanted[3]:reshape({ 2, 1, 1, 3, 2 }):totable(), got[3]:slice("..., :2"))
+        end
+      end
+    end
+    raises("mode = cubic is not supported", function()
+      sampled(x:reshape { 2, 1, 1, 3, 4 }, np.zeros { 2, 1, 1, 3, 3 }, { mode = { s = "cubic" } })
+    end)
+  end)
 end)

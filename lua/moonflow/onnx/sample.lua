@@ -13,15 +13,20 @@ local modes = {
 function operators.GridSample(node)
   local x, grid = node:input(1), node:input(2)
   local sizes, points = x.shape:table(), grid.shape:table()
-  if #sizes ~= 4 or #points ~= 4 then node:fail("only images of two axes of places are supported") end
-  if points[4] ~= 2 or points[1] ~= sizes[1] or sizes[3] < 1 or sizes[4] < 1 then
+  local count = #sizes - 2
+  if count ~= 2 and count ~= 3 then node:fail("only images of two or three axes of places are supported") end
+  if #points ~= #sizes or points[#points] ~= count or points[1] ~= sizes[1] or math.min(unpack(sizes, 3)) < 1 then
     node:fail(("a grid %s for an image %s"):format(tostring(grid.shape), tostring(x.shape)), "shape_mismatch")
   end
-  local mode = node:text("mode", node.opset < 20 and "bilinear" or "linear")
+  local mode = modes[node:text("mode", node.opset < 20 and "bilinear" or "linear")]
   local padding = node:text("padding_mode", "zeros")
+  if not mode or count == 3 and mode == "bicubic" then
+    node:fail("mode = " .. node:text("mode") .. " is not supported", "invalid_argument")
+  elseif padding ~= "zeros" and padding ~= "border" and padding ~= "reflection" then
+    node:fail("padding_mode = " .. padding .. " is not supported", "invalid_argument")
+  end
   local is_aligned = node:int("align_corners", 0) ~= 0
-  if not modes[mode] then node:fail("mode = " .. mode .. " is not supported", "invalid_argument") end
-  return sampling.at_grid(node, x, grid, modes[mode], padding, is_aligned)
+  return sampling[count == 2 and "at_grid" or "in_volume"](node, x, grid, mode, padding, is_aligned)
 end
 
 -- theta is (batch, 2, 3) for images, (batch, 3, 4) for volumes.
