@@ -242,7 +242,7 @@ local load_signature = arguments.signature("flow.onnx.load",
 ---                           only others need is left out, inputs too: so a detector loses an end that is not
 ---                           supported, such as NonMaxSuppression
 --- @return Model
---- @error a damaged file; sequences, texts; an opset, an operator or an attribute that there is not here
+--- @error a damaged file; texts; an opset, an operator or an attribute that there is not here
 function onnx.load(...)
   local given = load_signature:parse(...)
   check_options(given, load_signature)
@@ -260,7 +260,7 @@ local load_memory_signature = arguments.signature("flow.onnx.load_memory",
 --- @param trainable? boolean|function  as of flow.onnx.load
 --- @param outputs? table     as of flow.onnx.load
 --- @return Model
---- @error damaged bytes; sequences, texts; an opset, an operator or an attribute that there is not here
+--- @error damaged bytes; texts; an opset, an operator or an attribute that there is not here
 function onnx.load_memory(...)
   local given = load_memory_signature:parse(arguments.of_bytes(...))
   check_options(given, load_memory_signature)
@@ -357,7 +357,8 @@ function Reading:inputs_behind(name)
   local seen, is_input, found = {}, {}, {}
   for _, input in ipairs(self.model.inputs) do is_input[input.name] = true end
   local function visit(value)
-    if seen[value] or not blob.is(self.values[value]) then return end
+    local made = self.values[value]
+    if seen[value] or made == nil or arguments.kind(made) == "ndarray" then return end
     seen[value] = true
     if is_input[value] then found[#found + 1] = value end
     local raw = self.makers[value]
@@ -479,6 +480,10 @@ local function run(reading, values)
   local last = bare_node("output", reading)
   for i, output in ipairs(model.outputs) do
     local value = reading:value(output.name)
+    if last.is_sequence(value) then
+      errors.raise("unsupported", ("%s: output '%s' is a sequence, which a job does not give; choose values that are "
+        .. "made of it by flow.onnx.load(..., { outputs = { ... } })"):format(model.file, output.name))
+    end
     if output.dtype == "float16" then value = last:cast(value, output.dtype, tostring(i - 1)) end
     results[i] = last:blob(value)
   end

@@ -20,7 +20,7 @@ for name, op in pairs(unary) do
   operators[name] = function(node) return node:apply(op, { node:input(1) }) end
 end
 
-function operators.Identity(node) return node:input(1) end
+function operators.Identity(node) return node:need(node:any(1), "input 1") end
 
 -- A model is read as it predicts.
 function operators.Dropout(node)

@@ -21,12 +21,6 @@ local function parted(list, count)
   return { unpack(list, 1, count) }, { unpack(list, count + 1) }
 end
 
--- What the rounds have given, side by side along a new axis.
-local function stacked(node, parts, axis, word)
-  for i, part in ipairs(parts) do parts[i] = node:apply("expand_dims", { part }, { axis = axis }, word .. "_part") end
-  return #parts == 1 and parts[1] or node:apply("concat", parts, { axis = axis }, word)
-end
-
 -- Adds the values that a round has given to the lists of all rounds.
 local function collect(lists, values, is_reverse)
   for i, value in ipairs(values) do
@@ -50,7 +44,7 @@ function operators.Loop(node)
   node:ignore("body")
   local most, condition = node:number(1) or math.huge, node:constant(2)
   local carried, kept, round = {}, {}, 0
-  for i = 3, node:input_count() do carried[i - 2] = node:input(i) end
+  for i = 3, node:input_count() do carried[i - 2] = node:need(node:any(i), "input " .. i) end
   while round < most and (condition == nil or goes_on(node, condition)) do
     check_rounds(node, round + 1)
     local outputs = node:outputs_of("body", { core.array(round, "int64", {}), condition or core.array(1, "int8", {}),
@@ -64,7 +58,7 @@ function operators.Loop(node)
   for i = #carried + 1, node:output_count() do
     local parts = kept[i - #carried]
     if node:is_wanted(i) and not parts then node:fail("it has no round that would give output " .. i) end
-    carried[i] = parts and stacked(node, parts, 0, "output_" .. i) or nil
+    carried[i] = parts and node:stacked(parts, 0, "output_" .. i) or nil
   end
   return unpack(carried, 1, node:output_count())
 end
@@ -114,7 +108,7 @@ function operators.Scan(node)
   end
   for i, parts in ipairs(kept) do
     local rank = #parts[1].shape + 1
-    carried[#carried + 1] = stacked(node, parts, node:axis_of(axis_out(i), rank), "output_" .. i)
+    carried[#carried + 1] = node:stacked(parts, node:axis_of(axis_out(i), rank), "output_" .. i)
   end
   return unpack(carried, 1, node:output_count())
 end

@@ -77,13 +77,41 @@ function Node:taking(values, attributes)
   return node
 end
 
---- The i-th input, from 1 on, or nil where it is left out.
-function Node:optional(i)
+-- What operators of sequences hand on: a list of values, which is none itself.
+local Sequence = {}
+
+--- A sequence of the values in a list.
+function Node.sequence_of(list) return setmetatable(list, Sequence) end
+
+function Node.is_sequence(value) return getmetatable(value) == Sequence end
+
+--- The i-th input, from 1 on, whatever it is; nil where it is left out.
+function Node:any(i)
   if self.values then return self.values[i] end
   local name = self.raw.inputs[i]
   if not name or name == "" then return nil end
   return self.reading:value(name)
 end
+
+-- The value that it must be, and not a sequence.
+local function checked(self, i, value)
+  if self.is_sequence(value) then
+    self:fail(("input %d is a sequence, wanted a tensor"):format(i), "invalid_argument")
+  end
+  return value
+end
+
+--- The values in the i-th input, which is a sequence.
+function Node:sequence(i)
+  local value = self:need(self:any(i), "input " .. i)
+  if not self.is_sequence(value) then
+    self:fail(("input %d is a tensor, wanted a sequence"):format(i), "invalid_argument")
+  end
+  return { unpack(value) }
+end
+
+--- The i-th input, from 1 on, or nil where it is left out.
+function Node:optional(i) return checked(self, i, self:any(i)) end
 
 --- The i-th input.
 function Node:input(i)
@@ -109,7 +137,7 @@ function Node:constant(i)
     value = self.reading:constant(name)
   end
   if not value then self:refuse_computed(i, name) end
-  return value
+  return checked(self, i, value)
 end
 
 --- Raises the error that the i-th input, of this name, is known in a run alone.
@@ -366,6 +394,15 @@ function Node:cut(value, axis, first, size, word)
   for i = 1, #extent do begin[i] = 0 end
   begin[axis + 1], extent[axis + 1] = first, size
   return self:apply("slice", { value }, { begin = begin, size = extent }, word)
+end
+
+--- Values of one shape side by side along a new axis.
+function Node:stacked(values, axis, word)
+  local parts = {}
+  for i, value in ipairs(values) do
+    parts[i] = self:apply("expand_dims", { value }, { axis = axis }, (word or "stacked") .. "_part")
+  end
+  return #parts == 1 and parts[1] or self:apply("concat", parts, { axis = axis }, word)
 end
 
 --- The places of a value along one axis that `indices` (a list, from 0 on) names.
