@@ -406,7 +406,7 @@ describe("operators", function()
       { mode = { s = "linear" }, coordinate_transformation_mode = { s = "align_corners" } }, { 1, 1, 1, 4 }))
     same({ { { { 0, 0, 3 } } } }, resized(
       { mode = { s = "nearest" }, coordinate_transformation_mode = { s = "asymmetric" },
-        nearest_mode = { s = "floor" } }, { 1, 1, 1, 3 }))
+        nearest_mode = { s = "floor" }, cubic_coeff_a = { f = -0.75 } }, { 1, 1, 1, 3 }))  -- as PyTorch writes it
     same({ { { { 0, 0, 3, 3 } } } }, result_of(floats { { { { 0, 3 } } } }, {
       weights = { scales = floats { 1, 1, 1, 2 } }, nodes = { node("Resize", { "x", "", "scales" }, { "y" },
         { mode = { s = "nearest" }, keep_aspect_ratio_policy = { s = "stretch" } }) },  -- as PyTorch writes it

@@ -152,9 +152,10 @@ local function manner(node, mode, coordinate, rounding)
     smooths = node:int("antialias", 0) ~= 0,
     is_crop = coordinate == "tf_crop_and_resize",
     outside = node:float("extrapolation_value", 0),
+    coefficient = node:float("cubic_coeff_a", -0.75),  -- PyTorch writes it for every mode
   }
   if mode == "linear" or mode == "cubic" then
-    how.filter, how.coefficient = mode, node:float("cubic_coeff_a", -0.75)
+    how.filter = mode
   elseif mode ~= "nearest" then
     node:fail("mode = " .. mode .. " is not supported")
   elseif how.smooths then
