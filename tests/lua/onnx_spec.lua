@@ -226,10 +226,12 @@ describe("a loaded model", function()
       return { g = { name = "", nodes = nodes, initializers = {}, inputs = {}, outputs = { value("made") } } }
     end
     return write {
-      shape = { "rows", 2 }, weights = { w = floats { 10, 20 }, first = whole(0), one = whole(1) },
+      shape = { "rows", 2 }, weights = { w = floats { 10, 20 }, first = whole(0), one = whole(1), nought = floats(0) },
       nodes = {
         node("Shape", { "x" }, { "shape" }), node("Gather", { "shape", "first" }, { "rows" }),
-        node("Equal", { "rows", "one" }, { "is_one" }), node("ReduceMax", { "x" }, { "most" }),
+        node("Equal", { "rows", "one" }, { "is_one" }),
+        node("ReduceMax", { "x" }, { "most" }, { keepdims = { i = 0 } }),
+        node("Greater", { "most", "nought" }, { "is_some" }),
         node("If", { condition or "is_one" }, { "y" }, {
           then_branch = graph { node("Add", { "x", "w" }, { "made" }) }, else_branch = graph(other),
         }),
@@ -247,12 +249,21 @@ describe("a loaded model", function()
     same({ { 3, 6 }, { 9, 12 } }, job_of(model, { 2, 2 })(floats { { 1, 2 }, { 3, 4 } }))
   end)
 
+  it("chooses in a run between branches of one shape", function()
+    local job = job_of(flow.onnx.load(choosing({ node("Neg", { "x" }, { "made" }) }, "is_some")), { 2, 2 })
+    same({ { 11, 22 }, { 13, 24 } }, job(floats { { 1, 2 }, { 3, 4 } }))
+    same({ { 1, 2 }, { 3, 0 } }, job(floats { { -1, -2 }, { -3, 0 } }))
+  end)
+
   it("says what is wrong with a branch by its node", function()
     raises("BitShift (node '/BitShift')", function()
       flow.onnx.load(choosing { node("BitShift", { "x" }, { "made" }) })
     end)
-    raises("node '/If' (If): input 1, 'most', is computed in each run", function()
-      job_of(flow.onnx.load(choosing({ node("Neg", { "x" }, { "made" }) }, "most")), { 2, 2 })
+    raises("branches of one shape, and these give float32 (3, 2) and float32 (2, 3)", function()
+      job_of(flow.onnx.load(choosing({ node("Transpose", { "x" }, { "made" }) }, "is_some")), { 3, 2 })
+    end)
+    raises("matmul 'MatMul': inner sizes differ", function()
+      job_of(flow.onnx.load(choosing({ node("MatMul", { "x", "x" }, { "made" }) }, "is_some")), { 3, 2 })
     end)
     local endless = { name = "", initializers = {}, inputs = {}, outputs = {} }
     endless.nodes = { node("If", { "x" }, { "y" }, { then_branch = { g = endless } }) }

@@ -3,6 +3,8 @@
 -- Shapes are known while a job is traced, so what computes with them here is computed then.
 
 local core = require "moonflow.core"
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local onnx_node = require "moonflow.onnx.node"
 
@@ -97,15 +99,42 @@ end
 
 -- ---- one of two graphs --------------------------------------------------------------------------------------------
 
+local function branch_of(node, name)
+  local outputs = node:outputs_of(name)
+  if #outputs < node:output_count() then
+    node:fail(("%s gives %d values, wanted %d"):format(name, #outputs, node:output_count()), "shape_mismatch")
+  end
+  return outputs
+end
+
+-- Both branches, and of each value the one that the condition chooses in a run. It has one shape, so they must agree.
+local function chosen_in_run(node)
+  local function refuse(why)
+    node:refuse_computed(1, node.raw.inputs[1], "; a run can choose only between branches of one shape, and " .. why)
+  end
+  local fine, yes, no = pcall(function() return branch_of(node, "then_branch"), branch_of(node, "else_branch") end)
+  if not fine then
+    if not errors.is_error(yes) then error(yes, 0) end
+    refuse("one of these fails (" .. yes.message .. ")")
+  end
+  local condition, outputs = node:reshape(node:input(1), {}, "condition"), {}
+  for i = 1, node:output_count() do
+    local one, other = yes[i], no[i]
+    local is_alike = one.dtype == other.dtype and tostring(one.shape) == tostring(other.shape)
+    if not is_alike then
+      refuse(("these give %s %s and %s %s"):format(one.dtype, tostring(one.shape), other.dtype, tostring(other.shape)))
+    end
+    outputs[i] = node:apply("where", { condition, one, other }, nil, tostring(i - 1))
+  end
+  return unpack(outputs, 1, node:output_count())
+end
+
 -- What decides is mostly a shape, which is known by now; only the branch that it takes is there then.
 function operators.If(node)
   node:ignore("then_branch", "else_branch")
-  local branch = node:need(node:number(1), "condition") ~= 0 and "then_branch" or "else_branch"
-  local outputs = node:outputs_of(branch)
-  if #outputs < node:output_count() then
-    node:fail(("%s gives %d values, wanted %d"):format(branch, #outputs, node:output_count()), "shape_mismatch")
-  end
-  return unpack(outputs, 1, node:output_count())
+  if blob.is(node:input(1)) then return chosen_in_run(node) end
+  local branch = node:number(1) ~= 0 and "then_branch" or "else_branch"
+  return unpack(branch_of(node, branch), 1, node:output_count())
 end
 
 -- ---- joined and split ---------------------------------------------------------------------------------------------

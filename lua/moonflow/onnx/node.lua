@@ -140,8 +140,8 @@ function Node:constant(i)
   return checked(self, i, value)
 end
 
---- Raises the error that the i-th input, of this name, is known in a run alone.
-function Node:refuse_computed(i, name)
+--- Raises the error that the i-th input, of this name, is known in a run alone; `more` says what else there is to it.
+function Node:refuse_computed(i, name, more)
   local inputs = self.reading:inputs_behind(name)
   local remedy = "export the model with sizes that do not depend on values"
   if #inputs > 0 then
@@ -149,8 +149,8 @@ function Node:refuse_computed(i, name)
       .. "or take values from before this node, by flow.onnx.load(..., { outputs = { ... } })"):format(
       table.concat(inputs, "', '"), remedy)
   end
-  self:fail(("input %d, '%s', is computed in each run, and must be known when the job is traced; %s"):format(i, name,
-    remedy))
+  self:fail(("input %d, '%s', is computed in each run, and must be known when the job is traced%s; %s"):format(i, name,
+    more or "", remedy))
 end
 
 -- Beyond this a whole number means "to the end" in ONNX, and here.
