@@ -105,6 +105,31 @@ describe("quantised models", function()
     }))
   end)
 
+  it("round no sum of a convolution of bytes", function()
+    local channels, size = 32, 16
+    local x = (np.arange(channels * size * size) * 91 % 251):astype("uint8"):reshape { 1, channels, size, size }
+    local w = (np.arange(channels * channels * 9) * 53 % 253 - 126):astype("int8"):reshape { channels, channels, 3, 3 }
+    local y = result_of(x, {
+      weights = { w = w, xz = number(128, "uint8") }, nodes = { node("ConvInteger", { "x", "w", "xz" }, { "y" }) },
+    })
+    local places, taps = x:totable()[1], w:totable()
+    for filter = 1, channels do
+      for row = 1, size - 2 do
+        for column = 1, size - 2 do
+          local sum = 0
+          for channel = 1, channels do
+            for i = 0, 2 do
+              for k = 0, 2 do
+                sum = sum + (places[channel][row + i][column + k] - 128) * taps[filter][channel][i + 1][k + 1]
+              end
+            end
+          end
+          assert.equal(sum, y:at(0, filter - 1, row - 1, column - 1))
+        end
+      end
+    end
+  end)
+
   it("have operators of ONNX Runtime's own", function()
     local function given(op, inputs, attributes)
       local own = node(op, inputs, { "y" }, attributes)

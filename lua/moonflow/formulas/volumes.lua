@@ -59,7 +59,7 @@ function volumes.conv(tools, x, filter, given)
   filter = reshape(filter, { filters, taps * part, kernel_height, kernel_width }, "filter")
   local result = apply("conv2d", { images, filter }, {
     strides = { given.strides[2], given.strides[3] }, dilations = { given.dilations[2], given.dilations[3] },
-    groups = given.groups, padding = of_image(given.pads),
+    groups = given.groups, padding = of_image(given.pads), algorithm = given.algorithm,
   }, "conv2d")
   return swapped(reshape(result, { batch, places, filters, result.shape[2], result.shape[3] }, "places"))
 end

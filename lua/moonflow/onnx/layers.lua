@@ -117,21 +117,22 @@ local function seeing(node, x, filter, kernel, strides, dilations, pads)
 end
 
 -- Images of width 1 are convolved as such of height 1, for which kernels have more to do in a row.
-local function column(node, x, filter, strides, dilations, pads)
+local function column(node, x, filter, strides, dilations, pads, algorithm)
   local function lying(value, word)
     local sizes = value.shape:table()
     return node:reshape(value, { sizes[1], sizes[2], 1, sizes[3] }, word)
   end
   local y = node:apply("conv2d", { lying(x, "lying"), lying(filter, "filter_lying") }, {
     strides = { 1, strides[1] }, dilations = { 1, dilations[1] }, groups = node:int("group", 1),
-    padding = windows.listed({ { 0, 0 }, pads[1] }, 4, 2),
+    padding = windows.listed({ { 0, 0 }, pads[1] }, 4, 2), algorithm = algorithm,
   })
   y = with_bias(node, y, 2, "bias")
   local sizes = y.shape:table()
   return node:reshape(y, { sizes[1], sizes[2], sizes[4], 1 }, "standing")
 end
 
-function operators.Conv(node)
+-- By an algorithm of the op, which is its own choice for a node of a file.
+function operators.Conv(node, algorithm)
   node:ignore("kernel_shape")
   local x, filter = node:input(1), node:input(2)
   local count = place_axes(node, x, 3)
@@ -143,15 +144,16 @@ function operators.Conv(node)
   if count == 3 then
     return with_bias(node, volumes.conv(node, x, filter, {
       strides = strides, dilations = dilations, groups = node:int("group", 1), pads = pads,
+      algorithm = algorithm,
     }), count, "bias")
   end
   if count == 1 then x, filter = as_image(node, x, "image"), as_image(node, filter, "filter") end
   if count == 2 and x.shape[3] == 1 and kernel[2] == 1 and pads[2][1] + pads[2][2] == 0 then
-    return column(node, x, filter, strides, dilations, pads)
+    return column(node, x, filter, strides, dilations, pads, algorithm)
   end
   local image = node:apply("conv2d", { x, filter }, {
     strides = with_height(1, strides), dilations = with_height(1, dilations), groups = node:int("group", 1),
-    padding = windows.listed(pads, 4, 2),
+    padding = windows.listed(pads, 4, 2), algorithm = algorithm,
   })
   return with_bias(node, image, count, "bias")
 end

@@ -141,15 +141,17 @@ local function product(node, a, a_zero, b, b_zero, dtype)
   })
 end
 
+-- Without a dtype, so that no sum is rounded: also by no algorithm that multiplies less, as Winograd's does.
 local function convolution(node, x, x_zero, filter, filter_zero, bias, dtype)
   if #filter.shape < 1 then node:fail("its filter is a scalar", "shape_mismatch") end
   local axes = {}
   for i = 1, #filter.shape - 1 do axes[i] = i end
+  local algorithm = not dtype and "direct" or nil
   dtype = dtype or exact_dtype(node, filter, filter_zero, 0, axes)
   return onnx_layers.Conv(node:taking {
     without_zero(node, x, x_zero, 1, dtype, "x"), without_zero(node, filter, filter_zero, 0, dtype, "filter"),
     bias and node:cast(bias, dtype, "bias_wide"),
-  })
+  }, algorithm)
 end
 
 function operators.MatMulInteger(node)
