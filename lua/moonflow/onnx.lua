@@ -345,10 +345,36 @@ function Reading:value(name)
   return value
 end
 
+-- What follows from weights and from arrays alone, each weight being what the file says; nil where there is more to it.
+-- TensorFlow's exporter cuts the ends of a slice to what an int32 holds, by tables of floats.
+local function of_weights(reading, name)
+  local known = {}
+  for other, value in pairs(reading.values) do
+    if not blob.is(value) then known[other] = value end
+  end
+  local inner = setmetatable({
+    values = known, model = setmetatable({ _weights = {} }, { __index = reading.model }),
+  }, { __index = reading })
+  local function find(value)
+    if value == "" or known[value] ~= nil or reading.model._constants[value] then return true end
+    local raw = reading.makers[value]
+    if not raw then return false end
+    for _, attribute in pairs(raw.attributes) do
+      if attribute.g then return false end
+    end
+    for _, input in ipairs(raw.inputs) do
+      if not find(input) then return false end
+    end
+    inner:run { raw }
+    return not blob.is(known[value])
+  end
+  return find(name) and inner:value(name) or nil
+end
+
 --- The ndarray of a name, or nil where only a run knows it. A weight is what the file says.
 function Reading:constant(name)
   local value = self.values[name]
-  if blob.is(value) or value == nil then value = self.model._constants[name] end
+  if blob.is(value) or value == nil then value = self.model._constants[name] or of_weights(self, name) end
   return value
 end
 
