@@ -106,6 +106,13 @@ describe("a job that is written for any batch", function()
       read(np.arange(6):reshape(3, 2):astype("float32"), np.array({ 1, 1, 2 })):totable())
   end)
 
+  it("repeats a constant once for each sample, as the first states of recurrent layers are", function()
+    is_free({ 3 }, function(x)
+      local rows = np.tile(np.arange(3):astype("float32"):reshape(1, 3), { x.shape[0], 1 })
+      return flow.concat({ x * rows, np.zeros { x.shape[0], 2 } }, 1)
+    end)
+  end)
+
   it("says what depends on the batch in another way", function()
     refused("with any_batch the body of", { 3 }, function(x) return flow.reshape(x, { 2, 6 }) end)
     refused("has a value that depends on the batch", { 3 }, function(x)

@@ -113,6 +113,46 @@ function Merger:input(nodes, place)
   return all_equal(arrays) and name or self:of_batch(nodes[1], place, arrays)
 end
 
+-- The array of a constant without what only repeats along the axes that change with the batch, as the first states of a
+-- recurrent layer do; nil where there is more to it. Also its size along each axis in each graph.
+local function repeated(arrays)
+  local first, sizes, rank = {}, {}, #arrays[1].shape
+  for i, array in ipairs(arrays) do
+    if array.dtype ~= arrays[1].dtype or #array.shape ~= rank then return nil end
+    first[i] = array
+  end
+  for axis = 1, rank do
+    sizes[axis] = {}
+    for i, array in ipairs(arrays) do sizes[axis][i] = array.shape[axis - 1] end
+    if line_through(sizes[axis]) ~= sizes[axis][1] then
+      for i, array in ipairs(first) do first[i] = np.take(array, { 0 }, axis - 1) end
+    end
+  end
+  for i, array in ipairs(arrays) do
+    local whole = np.broadcast_to(first[i], array.shape:table())
+    if not (np.array_equal(first[1], first[i]) and np.array_equal(array, whole)) then return nil end
+  end
+  return first[1], sizes
+end
+
+-- Makes constants of other sizes what one repeats itself to.
+function Merger:repeat_constant(nodes)
+  local arrays = {}
+  for i, node in ipairs(nodes) do arrays[i] = node.attributes.value.t end
+  if all_equal(arrays) then return end
+  local array, sizes = repeated(arrays)
+  if not array then return end
+  local offsets, slopes = {}, {}
+  for axis, list in ipairs(sizes) do
+    offsets[axis], slopes[axis] = line_through(list)
+    if not offsets[axis] then self:fail(nodes[1], "has a size that is no multiple of the batch") end
+  end
+  local part = self:emit("Constant", {}, nodes[1].name .. "_part", { value = { t = array } })
+  nodes[1].op, nodes[1].attributes = "Expand", {}
+  nodes[1].inputs = { part, self:numbers(offsets, slopes, np.array { 0 }:astype("int64")) }
+  return true
+end
+
 local function check_attributes(self, nodes)
   for name, value in pairs(nodes[1].attributes) do
     for kind, content in pairs(value) do
@@ -188,10 +228,12 @@ function batch.merge(graphs, axes)
         self:fail(node, "is another operator for another batch")
       end
     end
-    check_attributes(self, nodes)
-    local inputs = {}
-    for place = 1, #node.inputs do inputs[place] = self:input(nodes, place) end
-    node.inputs = inputs
+    if not (node.op == "Constant" and self:repeat_constant(nodes)) then
+      check_attributes(self, nodes)
+      local inputs = {}
+      for place = 1, #node.inputs do inputs[place] = self:input(nodes, place) end
+      node.inputs = inputs
+    end
   end
   for _, list in ipairs { "inputs", "outputs" } do
     for k, value in ipairs(graph[list]) do
