@@ -113,6 +113,15 @@ describe("a job that is written for any batch", function()
     end)
   end)
 
+  it("counts samples, as what gathers one place of each does", function()
+    is_free({ 3 }, function(x)
+      local count = x.shape[0]
+      local samples = np.arange(count):astype("int64"):reshape(count, 1)
+      local places = np.concat({ samples, np.full({ count, 1 }, 2, "int64") }, 1)
+      return flow.gather_nd(x, places) + flow.cast(np.arange(count):astype("int32") * 5, flow.float)
+    end)
+  end)
+
   it("says what depends on the batch in another way", function()
     refused("with any_batch the body of", { 3 }, function(x) return flow.reshape(x, { 2, 6 }) end)
     refused("has a value that depends on the batch", { 3 }, function(x)

@@ -113,41 +113,76 @@ function Merger:input(nodes, place)
   return all_equal(arrays) and name or self:of_batch(nodes[1], place, arrays)
 end
 
--- The array of a constant without what only repeats along the axes that change with the batch, as the first states of a
--- recurrent layer do; nil where there is more to it. Also its size along each axis in each graph.
-local function repeated(arrays)
-  local first, sizes, rank = {}, {}, #arrays[1].shape
+-- Of arrays that change with the batch: the first places along the axes that do, and the size along each axis in each
+-- graph. Whole numbers may also grow from place to place along the first such axis, as those of the samples do: then
+-- that axis, and by what. Nil where there is more to it.
+local function line_of(arrays)
+  local first, sizes, changing = {}, {}, {}
   for i, array in ipairs(arrays) do
-    if array.dtype ~= arrays[1].dtype or #array.shape ~= rank then return nil end
+    if array.dtype ~= arrays[1].dtype or #array.shape ~= #arrays[1].shape then return nil end
     first[i] = array
   end
-  for axis = 1, rank do
-    sizes[axis] = {}
-    for i, array in ipairs(arrays) do sizes[axis][i] = array.shape[axis - 1] end
-    if line_through(sizes[axis]) ~= sizes[axis][1] then
-      for i, array in ipairs(first) do first[i] = np.take(array, { 0 }, axis - 1) end
+  for axis = 0, #arrays[1].shape - 1 do
+    local list = {}
+    for i, array in ipairs(arrays) do list[i] = array.shape[axis] end
+    sizes[axis + 1] = list
+    if list[1] ~= list[2] then changing[#changing + 1] = axis end
+  end
+  if #changing == 0 then return nil end
+  local grown = np.take(arrays[1], { 1 }, changing[1])
+  for k, axis in ipairs(changing) do
+    if k > 1 then grown = np.take(grown, { 0 }, axis) end
+    for i, array in ipairs(first) do first[i] = np.take(array, { 0 }, axis) end
+  end
+  local is_whole = arrays[1].dtype == "int64" or arrays[1].dtype == "int32"
+  local steps = is_whole and not np.array_equal(grown, first[1]) and grown - first[1] or nil
+  for _, array in ipairs(arrays) do
+    local whole = first[1]
+    if steps then
+      local along = {}
+      for axis = 1, #array.shape do along[axis] = axis - 1 == changing[1] and -1 or 1 end
+      whole = whole + np.arange(array.shape[changing[1]]):astype(array.dtype):reshape(along) * steps
     end
+    if not np.array_equal(array, np.broadcast_to(whole, array.shape:table())) then return nil end
   end
-  for i, array in ipairs(arrays) do
-    local whole = np.broadcast_to(first[i], array.shape:table())
-    if not (np.array_equal(first[1], first[i]) and np.array_equal(array, whole)) then return nil end
-  end
-  return first[1], sizes
+  return first[1], sizes, steps, changing[1]
 end
 
--- Makes constants of other sizes what one repeats itself to.
-function Merger:repeat_constant(nodes)
+-- A constant that others take nothing of; its name.
+function Merger:constant(array, word) return self:emit("Constant", {}, word, { value = { t = array } }) end
+
+-- Whole numbers 0, 1, ... along one axis of so many, as many as its sizes say.
+function Merger:places(sizes, axis, dtype)
+  local writer, along = self.writer, {}
+  for i = 1, #sizes do along[i] = i - 1 == axis and -1 or 1 end
+  local offset, slope = line_through(sizes[axis + 1])
+  local count = self:numbers({ offset }, { slope }, np.array(0):astype("int64"))
+  local places = self:emit("Range", { writer:number(0, "int64"), count, writer:number(1, "int64") }, "batch_places")
+  if dtype ~= "int64" then
+    places = self:emit("Cast", { places }, "batch_places_as_" .. dtype, { to = types.attribute(dtype) })
+  end
+  return self:emit("Reshape", { places, writer:ints(along) }, "batch_places_along")
+end
+
+-- Makes constants of other sizes out of the part for one sample. False where that cannot be.
+function Merger:is_constant_of_batch(nodes)
   local arrays = {}
   for i, node in ipairs(nodes) do arrays[i] = node.attributes.value.t end
-  if all_equal(arrays) then return end
-  local array, sizes = repeated(arrays)
-  if not array then return end
+  if all_equal(arrays) then return false end
+  local first, sizes, steps, axis = line_of(arrays)
+  if not first then return false end
   local offsets, slopes = {}, {}
-  for axis, list in ipairs(sizes) do
-    offsets[axis], slopes[axis] = line_through(list)
-    if not offsets[axis] then self:fail(nodes[1], "has a size that is no multiple of the batch") end
+  for i, list in ipairs(sizes) do
+    offsets[i], slopes[i] = line_through(list)
+    if not offsets[i] then self:fail(nodes[1], "has a size that is no multiple of the batch") end
   end
-  local part = self:emit("Constant", {}, nodes[1].name .. "_part", { value = { t = array } })
+  local name = nodes[1].name
+  local part = self:constant(first, name .. "_part")
+  if steps then
+    local grown = self:emit("Mul", { self:places(sizes, axis, first.dtype), self:constant(steps, name .. "_step") },
+      name .. "_steps")
+    part = self:emit("Add", { part, grown }, name .. "_whole")
+  end
   nodes[1].op, nodes[1].attributes = "Expand", {}
   nodes[1].inputs = { part, self:numbers(offsets, slopes, np.array { 0 }:astype("int64")) }
   return true
@@ -228,7 +263,7 @@ function batch.merge(graphs, axes)
         self:fail(node, "is another operator for another batch")
       end
     end
-    if not (node.op == "Constant" and self:repeat_constant(nodes)) then
+    if not (node.op == "Constant" and self:is_constant_of_batch(nodes)) then
       check_attributes(self, nodes)
       local inputs = {}
       for place = 1, #node.inputs do inputs[place] = self:input(nodes, place) end
