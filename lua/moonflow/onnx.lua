@@ -24,6 +24,7 @@ local kOldest, kNewest = 6, 28  -- opsets whose operators are known
 
 local Model = { kind = "onnx model" }
 Model.__index = Model
+arguments.publish("Model", "model", Model, "summary")
 
 -- ---- loading ------------------------------------------------------------------------------------------------------
 
@@ -110,7 +111,9 @@ local function choose_outputs(file, names, fail)
   for _, output in ipairs(file.outputs) do types_of[output.name] = output end
   for i, name in ipairs(names) do
     if not is_there[name] then
-      fail((": %s has no value %s%s"):format(file.name, arguments.describe(name), arguments.suggestion(name, all)))
+      local near = arguments.suggestion(name, all)
+      fail((": %s has no value %s%s"):format(file.name, arguments.describe(name),
+        near ~= "" and near or "; loaded without outputs, its model:summary() names them"))
     end
     outputs[i] = types_of[name] or { name = name }
   end
@@ -225,8 +228,9 @@ local load_signature = arguments.signature("flow.onnx.load",
 --- Reads a network that another system has written as ONNX: `local policy = flow.onnx.load("policy.onnx")`. The model
 --- is called in the body of a job, with its inputs in their order or by name, and gives its outputs: `policy(obs)`,
 --- `policy { obs = x, state = h }`. `policy.inputs` and `policy.outputs` say names, dtypes and shapes, `policy.opset`
---- the version of its operators; printing it shows all. Sizes that the file leaves open come from the placeholders of
---- the job. An input whose values decide about shapes is given as an ndarray. A bool is an int8.
+--- the version of its operators; printing it shows all, and `policy:summary()` what it computes in between. Sizes that
+--- the file leaves open come from the placeholders of the job. An input whose values decide about shapes is given as an
+--- ndarray. A bool is an int8.
 --- Its weights become variables with the names they have in the file, "/" as ".", and its values. They are saved in
 --- checkpoints, published to prepared calls, and trained by train jobs. Those of an earlier load keep their values;
 --- `flow.load_variables(policy.variables)` gives them the file's again. Batch norms and dropouts are as in a
@@ -290,6 +294,15 @@ function Model:__tostring()
   return ("%s(%s) -> %s  [opset %d, %d %s, %d %s]"):format(self.file, values_text(self.inputs),
     values_text(self.outputs), self.opset, #self._nodes, #self._nodes == 1 and "node" or "nodes", count,
     count == 1 and "variable" or "variables")
+end
+
+--- The table of its values with the operators that give them, so that one can be named in `outputs` of flow.onnx.load:
+--- `print(model:summary())`. Where jobs have called the model, also their shapes in the last of these, and what was
+--- known before that ran is left out.
+--- @return string
+function Model:summary()
+  arguments.check_self(self, Model, "model:summary")
+  return require("moonflow.onnx.summary").text(self)
 end
 
 -- ---- tracing ------------------------------------------------------------------------------------------------------
@@ -512,6 +525,10 @@ local function run(reading, values)
     end
     if output.dtype == "float16" then value = last:cast(value, output.dtype, tostring(i - 1)) end
     results[i] = last:blob(value)
+  end
+  model.types = {}
+  for name, value in pairs(reading.values) do
+    if blob.is(value) then model.types[name] = value.dtype .. " " .. tostring(value.shape) end
   end
   return unpack(results, 1, #model.outputs)
 end

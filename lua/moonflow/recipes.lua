@@ -64,6 +64,8 @@ return {
   { networks, "The likeliest text", "beam search decode translation generate" },
 
   { onnx, "Networks as ONNX files", "import export onnx model pytorch deploy" },
+  { onnx, "A new head on a network of others", "transfer learning pretrained backbone trunk feature extractor cut "
+    .. "layers finetune fine tuning freeze unfreeze onnx" },
   { onnx, "The boxes of a detector", "object detection yolo nms boxes anchors iou" },
 
   { processes, "Several processes", "distributed data parallel ddp mpi mpirun cluster machines nodes rank allreduce "

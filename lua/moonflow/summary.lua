@@ -5,8 +5,8 @@ local session = require "moonflow.session"
 
 local summary = {}
 
--- A number with marks between thousands: 1,663,370.
-local function marked(number)
+--- A number with marks between thousands: 1,663,370.
+function summary.marked(number)
   local text = ("%d"):format(number)
   repeat
     local count
@@ -14,9 +14,10 @@ local function marked(number)
   until count == 0
   return text
 end
+local marked = summary.marked
 
--- Columns whose heading is in `right` are aligned to the right.
-local function table_text(rows, right)
+--- Rows of cells as lines, the first being the headings. Columns whose heading is in `right` are aligned to the right.
+function summary.text_of(rows, right)
   local widths = {}
   for _, row in ipairs(rows) do
     for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #cell) end
@@ -32,6 +33,8 @@ local function table_text(rows, right)
   end
   return table.concat(lines, "\n")
 end
+
+local table_text = summary.text_of
 
 --- The type of what users see of a node: of an op's output "out" where it has one.
 function summary.output_text(graph, node)

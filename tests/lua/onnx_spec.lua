@@ -365,7 +365,31 @@ describe("a loaded model", function()
     same({ 2, 6 }, scaled)
     local function choose(...) flow.onnx.load(file, { outputs = { ... } }) end
     raises("has no value 'scale'; did you mean 'scaled'?", function() choose("scale") end)
+    raises("no value 'features'; loaded without outputs, its model:summary() names them", function()
+      choose("features")
+    end)
     raises("argument 4 ('outputs') must name a value or more", function() choose() end)
+  end)
+
+  it("names its values with their operators, and with the shapes of its last job", function()
+    local model = flow.onnx.load(write {
+      shape = { "rows", 2 }, weights = { w = floats { 2, 3 } },
+      nodes = {
+        node("Constant", {}, { "one" }, { value_float = { f = 1 } }), node("Mul", { "x", "w" }, { "scaled" }),
+        node("Shape", { "scaled" }, { "shape" }), node("Add", { "scaled", "one" }, { "moved" }),
+        node("Reshape", { "moved", "shape" }, { "y" }),
+      },
+    })
+    local function has(...)
+      local text = model:summary()
+      for _, line in ipairs { ... } do assert.truthy(text:find(line, 1, true), text) end
+    end
+    has("x: float32[rows,2]", "  scaled  Mul                        2\n", "  shape   Shape\n",
+      "parameters: 2; shapes are known once a job has called it")
+    job_of(model, { 5, 2 })
+    has("  scaled  Mul       float32 (5, 2)           2\n", "  y       Reshape   float32 (5, 2)\n")
+    assert.falsy(model:summary():find("  shape ", 1, true))
+    assert.falsy(model:summary():find("  one ", 1, true))
   end)
 end)
 
