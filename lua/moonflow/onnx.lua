@@ -28,26 +28,6 @@ arguments.publish("Model", "model", Model, "summary")
 
 -- ---- loading ------------------------------------------------------------------------------------------------------
 
--- Adds the values that the outputs of a graph need to a set of names, and gives the nodes that make them, in their
--- order. Graphs in these nodes are left with such nodes alone.
-local function needed(graph, wanted)
-  local nodes = {}
-  for _, output in ipairs(graph.outputs) do wanted[output.name] = true end
-  for i = #graph.nodes, 1, -1 do
-    local raw, is_wanted = graph.nodes[i], false
-    for _, name in ipairs(raw.outputs) do is_wanted = is_wanted or wanted[name] == true end
-    if is_wanted then
-      table.insert(nodes, raw)
-      for _, name in ipairs(raw.inputs) do wanted[name] = true end
-      for _, attribute in pairs(raw.attributes) do
-        if attribute.g then attribute.g.nodes = needed(attribute.g, wanted) end
-      end
-    end
-  end
-  for i = 1, math.floor(#nodes / 2) do nodes[i], nodes[#nodes + 1 - i] = nodes[#nodes + 1 - i], nodes[i] end
-  return nodes
-end
-
 -- Calls visit(node) for all nodes, and for those of the graphs in them.
 local function each_node(nodes, visit)
   for _, raw in ipairs(nodes) do
@@ -90,43 +70,11 @@ local function check_operators(name, file, nodes)
   if #unknown == 0 then return end
   local remedy = "An exporter may write it by others, with another opset or after a change of the network"
   if #values > 0 then
-    remedy = ("%s; and outputs = { ... } takes values from before it, %s, for a script to go on with"):format(remedy,
-      arguments.some_of(values, 4))
+    remedy = ("%s; and outputs = { ... } takes values from before it, %s, for a script to go on with, and inputs = { "
+      .. "... } begins behind it"):format(remedy, arguments.some_of(values, 4))
   end
   errors.raise("unsupported", ("flow.onnx.load: %s, of opset %d, uses what is not supported: %s; flow.onnx.operators() "
     .. "lists what is. %s"):format(name, file.opset, table.concat(unknown, ", "), remedy))
-end
-
--- Replaces what a graph gives by other values of it, and leaves it the inputs that those need.
-local function choose_outputs(file, names, fail)
-  local is_there, all = {}, {}
-  local function note(name)
-    is_there[name], all[#all + 1] = true, name
-  end
-  for _, input in ipairs(file.inputs) do note(input.name) end
-  for _, raw in ipairs(file.nodes) do
-    for _, name in ipairs(raw.outputs) do note(name) end
-  end
-  local types_of, outputs = {}, {}
-  for _, output in ipairs(file.outputs) do types_of[output.name] = output end
-  for i, name in ipairs(names) do
-    if not is_there[name] then
-      local near = arguments.suggestion(name, all)
-      fail((": %s has no value %s%s"):format(file.name, arguments.describe(name),
-        near ~= "" and near or "; loaded without outputs, its model:summary() names them"))
-    end
-    outputs[i] = types_of[name] or { name = name }
-  end
-  if #outputs == 0 then fail(": argument 4 ('outputs') must name a value or more") end
-  file.outputs = outputs
-end
-
-local function inputs_among(inputs, wanted)
-  local list = {}
-  for _, input in ipairs(inputs) do
-    if wanted[input.name] then list[#list + 1] = input end
-  end
-  return list
 end
 
 --- The names of the operators that a model may consist of, in their order.
@@ -202,14 +150,8 @@ local function check_options(given, signature)
 end
 
 local function model_of(file, given, signature)
-  if given.outputs then
-    file.name = given.file
-    choose_outputs(file, given.outputs, function(text) signature:fail(text) end)
-  end
-  local wanted = {}
-  local nodes = needed(file, wanted)
+  local nodes, wanted = require("moonflow.onnx.part").cut(file, given, signature)
   check_opset(given.file, file.opset, nodes)
-  if given.outputs then file.inputs = inputs_among(file.inputs, wanted) end
   check_operators(given.file, file, nodes)
   gather_weights(file, nodes)
   local weights, variables = weights_of(file, wanted, nodes, given)
@@ -223,7 +165,8 @@ local function model_of(file, given, signature)
 end
 
 local load_signature = arguments.signature("flow.onnx.load",
-  { { "path", "string" }, { "name", "string?" }, { "trainable", "any", true }, { "outputs", "entries?" } })
+  { { "path", "string" }, { "name", "string?" }, { "trainable", "any", true }, { "outputs", "entries?" },
+    { "inputs", "entries?" } })
 
 --- Reads a network that another system has written as ONNX: `local policy = flow.onnx.load("policy.onnx")`. The model
 --- is called in the body of a job, with its inputs in their order or by name, and gives its outputs: `policy(obs)`,
@@ -245,6 +188,8 @@ local load_signature = arguments.signature("flow.onnx.load",
 --- @param outputs? table     names of values of the graph, given in this order in place of the file's outputs. What
 ---                           only others need is left out, inputs too: so a detector loses an end that is not
 ---                           supported, such as NonMaxSuppression
+--- @param inputs? table      names of values of the graph that are given, in this order, in place of the file's inputs;
+---                           what makes them is left out
 --- @return Model
 --- @error a damaged file; texts; an opset, an operator or an attribute that there is not here
 function onnx.load(...)
@@ -255,7 +200,8 @@ function onnx.load(...)
 end
 
 local load_memory_signature = arguments.signature("flow.onnx.load_memory",
-  { { "bytes", "string" }, { "name", "string?" }, { "trainable", "any", true }, { "outputs", "entries?" } })
+  { { "bytes", "string" }, { "name", "string?" }, { "trainable", "any", true }, { "outputs", "entries?" },
+    { "inputs", "entries?" } })
 
 --- The same of a string with the bytes of such a file, as a game finds it in its archive:
 --- `flow.onnx.load_memory(love.filesystem.read("policy.onnx"))`.
@@ -263,6 +209,7 @@ local load_memory_signature = arguments.signature("flow.onnx.load_memory",
 --- @param name? string       as of flow.onnx.load
 --- @param trainable? boolean|function  as of flow.onnx.load
 --- @param outputs? table     as of flow.onnx.load
+--- @param inputs? table      as of flow.onnx.load
 --- @return Model
 --- @error damaged bytes; texts; an opset, an operator or an attribute that there is not here
 function onnx.load_memory(...)

@@ -371,6 +371,35 @@ describe("a loaded model", function()
     raises("argument 4 ('outputs') must name a value or more", function() choose() end)
   end)
 
+  it("begins behind an operator that there is not, at values that it is given", function()
+    local file = write {
+      inputs = { value("x", { 2 }), value("size", { 2 }) }, weights = { w = floats { 2, 3 } },
+      nodes = {
+        node("Mul", { "x", "w" }, { "scaled" }), node("Picking", { "scaled", "size" }, { "picked" }),
+        node("Split", { "picked" }, { "one", "other" }), node("Add", { "one", "other" }, { "sum" }),
+        node("Mul", { "sum", "size" }, { "y" }),
+      },
+    }
+    local function given(inputs, ...)
+      local model = flow.onnx.load(file, { inputs = inputs })
+      local arrays, list = { ... }, {}
+      for i, array in ipairs(arrays) do list[i] = array end
+      return flow.global_function { name = "job", inputs = {}, returns = tp.Numpy } (function()
+        return model(unpack(list))
+      end)()
+    end
+    same({ 30, 60 }, given({ "size", "picked" }, floats { 10, 20 }, floats { 1, 2 }))
+    same({ 110, 220 }, given({ "size", "picked", "other" }, floats { 10, 20 }, floats { 1, 2 }, floats { 10 }))
+    same({ 110, 110 }, given({ "one", "other", "size" }, floats { 1 }, floats { 10 }, floats { 10, 10 }))
+    local model = flow.onnx.load(file, { inputs = { "picked" }, outputs = { "sum" } })
+    assert.equal("(picked: ?) -> sum: ?  [opset 17, 2 nodes, 0 variables]", tostring(model):match("%(.*"))
+    raises("has no value 'pick'; did you mean 'picked'?", function() given { "pick" } end)
+    raises("without 'size' the outputs cannot be computed, so inputs must name it too", function()
+      given { "picked" }
+    end)
+    raises("argument 5 ('inputs') must name a value or more", function() given {} end)
+  end)
+
   it("names its values with their operators, and with the shapes of its last job", function()
     local model = flow.onnx.load(write {
       shape = { "rows", 2 }, weights = { w = floats { 2, 3 } },

@@ -146,7 +146,7 @@ function Node:refuse_computed(i, name, more)
   local remedy = "export the model with sizes that do not depend on values"
   if #inputs > 0 then
     remedy = ("it follows from the values of input '%s': give it as an ndarray if it is the same in each run, or %s, "
-      .. "or take values from before this node, by flow.onnx.load(..., { outputs = { ... } })"):format(
+      .. "or load the parts before and behind this node, by outputs and inputs of flow.onnx.load"):format(
       table.concat(inputs, "', '"), remedy)
   end
   self:fail(("input %d, '%s', is computed in each run, and must be known when the job is traced%s; %s"):format(i, name,
