@@ -317,3 +317,65 @@ describe("rarer operators", function()
     end)
   end)
 end)
+
+-- As scikit-learn's models come down to; ONNX Runtime gives the same.
+describe("operators of tables", function()
+  local function of_table(op, x, attributes, others, place)
+    local own = node(op, { "x" }, { "y" }, attributes)
+    own.domain = "ai.onnx.ml"
+    local weights = {}
+    for i, array in ipairs(others or {}) do own.inputs[1 + i], weights["other" .. i] = "other" .. i, array end
+    if place == 2 then own.outputs = { "label", "y" } end
+    return result_of(x, { opset = 18, weights = weights, nodes = { own } })
+  end
+
+  it("scale, fill, pick and measure columns", function()
+    local x = floats { { 1, 2 }, { 3, 0 / 0 } }
+    same({ { 0, 4 }, { 1, 8 } }, of_table("Scaler", whole { { 1, 2 }, { 3, 3 } },
+      { offset = { floats = { 1, 1 } }, scale = { floats = { 0.5, 4 } } }))
+    same({ { 2, 4 } }, of_table("Scaler", floats { { 1, 2 } }, { scale = { floats = { 2 } } }))
+    same({ { 1, 2 }, { 3, 7 } }, of_table("Imputer", x,
+      { imputed_value_floats = { floats = { 5, 7 } }, replaced_value_float = { f = 0 / 0 } }))
+    same({ { 9, 2 } }, of_table("Imputer", whole { { 0, 2 } }, { imputed_value_int64s = { ints = { 9 } } }))
+    same({ { 0, 0, 1 } }, of_table("Binarizer", floats { { 1, 2, 3 } }, { threshold = { f = 2 } }))
+    same({ { 0.25, -0.75 }, { 0, 0 } }, of_table("Normalizer", floats { { 1, -3 }, { 0, 0 } }, { norm = { s = "L1" } }))
+    near({ { 0.6, -0.8 } }, of_table("Normalizer", floats { { 3, -4 } }, { norm = { s = "L2" } }))
+    same({ { 0.5, 1 } }, of_table("Normalizer", floats { { 2, 4 } }, {}))
+    same({ { 3, 1 } }, of_table("ArrayFeatureExtractor", floats { { 1, 2, 3 } }, {}, { whole { 2, 0 } }))
+    same({ { 20, 10 } }, of_table("ArrayFeatureExtractor", whole { 10, 20 }, {}, { whole { { 1 }, { 0 } } }))
+  end)
+
+  it("are linear models", function()
+    local x = floats { { 1, 2 }, { 3, 1 } }
+    local coefficients, intercepts = { floats = { 1, 0, 0, 2 } }, { floats = { 1, -2 } }
+    same({ { 2, 2 }, { 4, 0 } }, of_table("LinearRegressor", x,
+      { coefficients = coefficients, intercepts = intercepts, targets = { i = 2 } }))
+    local function classified(transform, place)
+      return of_table("LinearClassifier", x, {
+        coefficients = coefficients, intercepts = { floats = { 0, 0 } }, classlabels_ints = { ints = { 7, 9 } },
+        post_transform = transform and { s = transform }, multi_class = { i = 1 },
+      }, nil, place)
+    end
+    same({ 9, 7 }, classified("SOFTMAX"))
+    same({ { 1, 4 }, { 3, 2 } }, classified(nil, 2))
+    local function sigmoid(z) return 1 / (1 + math.exp(-z)) end
+    near({ { sigmoid(1), sigmoid(4) }, { sigmoid(3), sigmoid(2) } }, classified("LOGISTIC", 2))
+    near({ { sigmoid(-3), sigmoid(3) }, { sigmoid(1), sigmoid(-1) } }, classified("SOFTMAX", 2))
+  end)
+
+  it("say what does not fit, and which outputs are texts", function()
+    raises("offset has 3 numbers for 2 columns", function()
+      of_table("Scaler", floats { { 1, 2 } }, { offset = { floats = { 1, 2, 3 } } })
+    end)
+    raises("coefficients has 3 numbers, wanted 1 of each of 2 columns", function()
+      of_table("LinearRegressor", floats { { 1, 2 } }, { coefficients = { floats = { 1, 2, 3 } } })
+    end)
+    raises("it gives texts; outputs of flow.onnx.load may name its scores alone, 'scores'", function()
+      local own = node("LinearClassifier", { "x" }, { "y", "scores" }, {
+        coefficients = { floats = { 1, 2 } }, classlabels_strings = { strings = { "cat" } },
+      })
+      own.domain = "ai.onnx.ml"
+      result_of(floats { { 1, 2 } }, { nodes = { own } })
+    end)
+  end)
+end)
