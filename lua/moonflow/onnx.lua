@@ -83,8 +83,9 @@ function onnx.operators()
   return arguments.sorted_keys(all_operators())
 end
 
--- Statistics are not learned by descent.
-local statistics_of = { BatchNormalization = { 4, 5 } }
+-- What is not learned by descent, by its places among the inputs: statistics, and the bounds and exponents of a
+-- formula, which TensorFlow's exporter gives an axis.
+local kept_of = { BatchNormalization = { 4, 5 }, Max = { 1, 2 }, Min = { 1, 2 }, Clip = { 2, 3 }, Pow = { 2 } }
 
 local function has_fractions(array)
   return dtypes.floating[array.dtype] and #array.shape > 0 and array.shape:count() > 0
@@ -133,7 +134,7 @@ local function weights_of(file, wanted, nodes, given)
     end
   end
   each_node(nodes, function(raw)
-    for _, i in ipairs(statistics_of[raw.op] or {}) do
+    for _, i in ipairs(kept_of[raw.op] or {}) do
       local weight = weights[raw.inputs[i]]
       if weight then weight.trainable = false end
     end
@@ -183,8 +184,8 @@ local load_signature = arguments.signature("flow.onnx.load",
 --- @param name? string       stands before all names, as in "name-fc.weight"; two models whose weights have the same
 ---                           names need it
 --- @param trainable? boolean|function  default true; false freezes all weights, a function decides by a variable's
----                           name. Statistics of batch norms are always frozen. A file does not tell weights from
----                           other tables that the network only reads, such as encodings of positions
+---                           name. Statistics of batch norms, bounds and exponents are always frozen. A file does not
+---                           tell weights from other tables that the network only reads, such as encodings of positions
 --- @param outputs? table     names of values of the graph, given in this order in place of the file's outputs. What
 ---                           only others need is left out, inputs too: so a detector loses an end that is not
 ---                           supported, such as NonMaxSuppression

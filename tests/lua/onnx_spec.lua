@@ -94,6 +94,31 @@ describe("a loaded model", function()
     same({ 10, 20 }, flow.get_all_variables()["fc.bias"])
   end)
 
+  it("keeps statistics, bounds and exponents, which have an axis as weights do", function()
+    local model = flow.onnx.load(write {
+      shape = { 1, 2, 1, 1 },
+      weights = {
+        one = floats { 1, 1 }, none = floats { 0, 0 }, least = floats { { { { -4 } } } }, power = floats { 3 },
+        w = floats { { { { 2 } } } },
+      },
+      nodes = {
+        node("BatchNormalization", { "x", "one", "none", "none", "one" }, { "a" }, { epsilon = { f = 0 } }),
+        node("Max", { "a", "least" }, { "b" }), node("Mul", { "b", "w" }, { "c" }),
+        node("Pow", { "c", "power" }, { "y" }),
+      },
+    })
+    flow.global_function {
+      name = "train", type = "train", inputs = { x = tp.Numpy.Placeholder { 1, 2, 1, 1 } }, returns = tp.Numpy,
+    } (function(x)
+      local loss = model(x)
+      flow.optimizer.SGD(0.01):minimize(loss)
+      return loss
+    end)(floats { { { { 1 } }, { { -9 } } } })
+    for name, array in pairs(flow.get_all_variables(false)) do
+      assert.equal(name == "w", not np.array_equal(array, model.variables[name]), name)
+    end
+  end)
+
   it("has variables for the arrays of Constant nodes and of branches, but not for single numbers", function()
     local function constant(name, array) return node("Constant", {}, { name }, { value = { t = array } }) end
     local branch = { name = "", initializers = { { name = "shift", value = floats { 1, 2 } } }, inputs = {},
