@@ -50,7 +50,8 @@ namespace entry {
 enum : uint32_t { Key = 1, Value = 2 };
 }
 namespace value {
-enum : uint32_t { Name = 1, Type = 2, TensorType = 1, ElementType = 1, ElementShape = 2, Dim = 1, Size = 1, Param = 2 };
+enum : uint32_t { Name = 1, Type = 2, ElementType = 1, ElementShape = 2, Dim = 1, Size = 1, Param = 2 };
+enum : uint32_t { TensorType = 1, SequenceType = 4 };  // what a type is of
 }
 
 constexpr int kBool = 9;  // of element types; it is our int8

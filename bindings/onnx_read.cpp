@@ -351,8 +351,9 @@ OnnxValue read_value(WireReader reader, const char* role, Reading& reading) {
   }
   const std::string what = std::string(role) + " " + shown(read.name);
   while (type && type->next()) {
-    // The graph of a node may hand on a sequence, of which it is not said what it has.
-    if (reading.depth == 0 && type->number() > value::TensorType && type->number() <= 9 && type->number() != 6)
+    // The graph of a node may hand on a sequence; it does not matter of what.
+    if (type->number() == value::SequenceType && reading.depth > 0) continue;
+    if (type->number() > value::TensorType && type->number() <= 9 && type->number() != 6)
       fail(ErrorCode::Unsupported, what, " is a sequence, a map or another type that is no dense tensor");
     if (type->number() != value::TensorType) continue;
     for (WireReader tensor = type->message(); tensor.next();) {

@@ -327,13 +327,14 @@ TEST_CASE("graphs in nodes go only so deep") {
 }
 
 TEST_CASE("what is no network of tensors is said by its name") {
-  const Message branch = Message()
-                             .text(1, "then_branch")
-                             .with(6, Message().with(11, value("l").with(2, Message().with(4, Message()))))
-                             .integer(20, 5);
-  check_fault(relu_and(kNode, node("If", {"x"}, "z").with(5, branch)),
-              "node 'the If' ('If'): attribute 'then_branch': input 'l' is a sequence");
-  const Message sequence = Message().with(4, Message());
+  const auto branching = [](const Message& type) {  // whose branch takes such a value
+    const Message branch = Message().with(11, value("l").with(2, type));
+    return relu_and(kNode,
+                    node("If", {"x"}, "z").with(5, Message().text(1, "then_branch").with(6, branch).integer(20, 5)));
+  };
+  const Message sequence = Message().with(4, Message()), optional = Message().with(9, Message());
+  check_fault(branching(optional), "node 'the If' ('If'): attribute 'then_branch': input 'l' is a sequence, a map or");
+  CHECK(read(branching(sequence)).nodes.size() == 2);  // which is handed on within the network
   check_fault(relu_and(11, value("list").with(2, sequence)), "input 'list' is a sequence");
   const Message twice = Message().text(1, "k").integer(3, 1).integer(20, 2);
   check_fault(relu_and(kNode, node("Op", {"x"}, "z").with(5, twice).with(5, twice)), "has the attribute 'k' twice");
