@@ -64,6 +64,7 @@ return {
   { networks, "The likeliest text", "beam search decode translation generate" },
 
   { onnx, "Networks as ONNX files", "import export onnx model pytorch deploy" },
+  { onnx, "The operators that are read", "supported operator list opset skl2onnx scikit learn" },
   { onnx, "A new head on a network of others", "transfer learning pretrained backbone trunk feature extractor cut "
     .. "layers finetune fine tuning freeze unfreeze onnx" },
   { onnx, "The boxes of a detector", "object detection yolo nms boxes anchors iou" },
