@@ -208,3 +208,74 @@ describe("random arrays", function()
     end)
   end)
 end)
+
+describe("draws that are a formula of others", function()
+  local COUNT, root, pi = 20000, math.sqrt, math.pi
+  local rng
+  before_each(function() rng = np.random.default_rng(11) end)
+
+  -- For each: its draws, its mean and deviation, and the share of draws up to some value.
+  local distributions = {
+    laplace = { function(shape) return rng:laplace(1, 2, shape) end, 1, 2 * root(2), 1 + 2 * math.log(2), 0.75 },
+    logistic = { function(shape) return rng:logistic(1, 2, shape) end, 1, 2 * pi / root(3), 3, 1 / (1 + math.exp(-1)) },
+    gumbel = { function(shape) return rng:gumbel(1, 2, shape) end, 2.154431, 2 * pi / root(6), 3,
+      math.exp(-math.exp(-1)) },
+    pareto = { function(shape) return rng:pareto(5, shape) end, 1 / 4, root(5 / 48), 1, 1 - 2 ^ -5 },
+    weibull = { function(shape) return rng:weibull(2, shape) end, root(pi) / 2, root(1 - pi / 4), 1, 1 - math.exp(-1) },
+    rayleigh = { function(shape) return rng:rayleigh(3, shape) end, 3 * root(pi / 2), 3 * root(2 - pi / 2), 3,
+      1 - math.exp(-0.5) },
+    geometric = { function(shape) return rng:geometric(0.25, shape) end, 4, root(12), 2, 1 - 0.75 ^ 2 },
+    triangular = { function(shape) return rng:triangular(1, 2, 5, shape) end, 8 / 3, root(13 / 18), 2, 0.25 },
+    lognormal = { function(shape) return rng:lognormal(0.5, 0.25, shape) end, math.exp(0.53125),
+      math.exp(0.53125) * root(math.exp(0.0625) - 1), math.exp(0.5), 0.5 },
+    chisquare = { function(shape) return rng:chisquare(2, shape) end, 2, 2, 2, 1 - math.exp(-1) },
+    standard_t = { function(shape) return rng:standard_t(10, shape) end, 0, root(10 / 8), 1.812461, 0.95 },
+    zipf = { function(shape) return rng:zipf(5, shape) end, 1.0823232 / 1.0369278, 0.2542, 1, 1 / 1.0369278 },
+  }
+  for name, known in pairs(distributions) do
+    it("are of " .. name, function()
+      local draw, mean, deviation, value, share = unpack(known)
+      local drawn = draw({ COUNT })
+      assert.equal((name == "geometric" or name == "zipf") and "int64" or "float32", drawn.dtype)
+      assert.near(mean, drawn:mean(), 5 * deviation / root(COUNT))
+      assert.near(share, np.mean(drawn:le(value):astype("float64")), 5 * root(share * (1 - share) / COUNT))
+      assert.is_false(np.isnan(drawn):any() or np.isinf(drawn):any())
+      assert.equal("number", type(draw()))
+      assert.equal("(2, 3)", tostring(draw({ 2, 3 }).shape))
+    end)
+  end
+
+  it("take an array for each of what they are given by", function()
+    local means = { 0, 100 }
+    for name, drawn in pairs {
+      laplace = rng:laplace(means, 0.1), logistic = rng:logistic(means, 0.1), gumbel = rng:gumbel(means, 0.1),
+      lognormal = np.log(rng:lognormal(means, 0.1, { dtype = "float64" })),
+      geometric = rng:geometric({ 1, 0.01 }) - 1, triangular = rng:triangular({ -1, 99 }, { 0, 100 }, { 1, 101 }),
+    } do
+      assert.equal("(2)", tostring(drawn.shape), name)
+      assert.is_true(drawn[0] < drawn[1], name)
+    end
+    assert.equal("(5, 2)", tostring(rng:pareto({ 1, 2 }, { 5, 2 }).shape))
+    assert.same({ 1, 1 }, { rng:geometric(1), rng:geometric({ 1 })[0] })
+  end)
+
+  it("repeat with a seed, from the shared generator too", function()
+    np.random.seed(11)
+    assert.is_true(np.random.laplace(0, 1, { 9 }) == rng:laplace(0, 1, { 9 }))
+  end)
+
+  it("refuse what gives no distribution", function()
+    for text, call in pairs {
+      ["laplace: scale must be above 0, got -1"] = function() rng:laplace(0, -1) end,
+      ["pareto: a must be above 0, got 0"] = function() rng:pareto { 1, 0 } end,
+      ["geometric: p must be a chance above 0 and up to 1, got 0"] = function() rng:geometric(0) end,
+      ["geometric: p must be a chance above 0 and up to 1, got 2"] = function() rng:geometric { 0.5, 2 } end,
+      ["triangular: left, mode and right must come in this order"] = function() rng:triangular(3, 2, 1) end,
+      ["chisquare: df must be above 0, got -1"] = function() rng:chisquare(-1) end,
+      ["standard_t: df must be above 0, got 0"] = function() rng:standard_t(0) end,
+      ["zipf: a must be above 1, got 1"] = function() rng:zipf(1) end,
+    } do
+      raises("invalid_argument", "np.random." .. text, call)
+    end
+  end)
+end)

@@ -3,6 +3,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local generators = require "moonflow.np.generator"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 local counts = require "moonflow.np.random_counts"
@@ -13,57 +14,18 @@ local evaluate, as_array, is_array = ndarray.evaluate, ndarray.as_array, ndarray
 local signature, flat_list = arguments.signature, arguments.flat_list
 local fail = errors.raise
 
+local Generator, arrays_of, composed = generators.Generator, generators.arrays_of, generators.composed
+local check_all, check_above_0 = generators.check_all, generators.check_above_0
+
+require "moonflow.np.random_formulas"
+
 local random = {}
 
-local Generator = {}
-Generator.__index = Generator
 local DRAWS = "uniform normal randint integers exponential gamma beta dirichlet binomial poisson multinomial "
-  .. "multivariate_normal random standard_normal rand randn permutation shuffle choice"
+  .. "multivariate_normal random standard_normal rand randn permutation shuffle choice lognormal laplace logistic "
+  .. "gumbel pareto weibull rayleigh triangular geometric chisquare standard_t zipf"
 arguments.publish("Generator", "generator", Generator, DRAWS)
 arguments.answer(Generator, "a generator")
-
---- "a generator of seed 7 after 3 draws".
-function Generator:__tostring()
-  return ("a generator of seed %d after %d draws"):format(self.seed, self.draws)
-end
-
--- Draws are counted: the seed and the number of a draw give its values, whatever was drawn before.
--- Without a shape a draw is one number.
-function Generator:draw(op, given, attrs, called)
-  local seed, step = core.array(self.seed, "int64", {}), core.array(self.draws, "int64", {})
-  self.draws = self.draws + 1
-  attrs.shape, attrs.dtype, attrs.key = given.shape and flat_list(given.shape) or {}, given.dtype, "np.random"
-  local result = evaluate(op, { seed, step }, attrs, called)
-  return given.shape and result or result:item()
-end
-
--- What a distribution is given by, as float64 arrays where one of them is an array or a list; the shape of the draws is
--- then that of them together, unless another is given. nil where all are numbers.
-local function arrays_of(given, names, called)
-  local are_numbers, arrays = true, {}
-  for _, name in ipairs(names) do are_numbers = are_numbers and type(given[name]) == "number" end
-  if are_numbers then return nil end
-  for i, name in ipairs(names) do arrays[i] = ndarray.value_for(given[name], "float64", called) end
-  local together = arrays[1]
-  for i = 2, #arrays do together = together + arrays[i] end
-  local shape = given.shape and flat_list(given.shape) or together.shape:table()
-  for i, array in ipairs(arrays) do
-    local fits, spread = pcall(evaluate, "broadcast_to", { array }, { shape = shape }, called)
-    if not fits and not (errors.is_error(spread) and spread.code == "shape_mismatch") then error(spread, 0) end
-    if not fits then
-      fail("shape_mismatch", ("%s: %s is %s, which does not go into draws of shape (%s)"):format(called, names[i],
-        tostring(array.shape), table.concat(shape, ", ")))
-    end
-    arrays[i] = spread
-  end
-  return arrays, shape
-end
-
-local function check_all(array, bad, name, wanted, called)
-  if bad:any() then
-    fail("invalid_argument", ("%s: %s must be %s, got %g"):format(called, name, wanted, array[bad]:ravel()[0]))
-  end
-end
 
 local uniform_signature = signature("np.random.uniform",
   { { "low", "numbers", 0 }, { "high", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
@@ -124,18 +86,6 @@ local integers_signature = signature("np.random.integers", { { "low", "integer" 
 function Generator:integers(...)
   arguments.check_self(self, Generator, "generator:integers")
   return whole_numbers(self, integers_signature:parse(...), "np.random.integers")
-end
-
--- A draw of a distribution made of others: `make(shape)` gives it in double precision, or as int64.
-local function composed(given, make)
-  local result = make(given.shape and flat_list(given.shape) or { 1 })
-  return given.shape and ndarray.cast(result, given.dtype) or result:item()
-end
-
-local function check_above_0(value, name, where)
-  if not (value > 0 and value < math.huge) then
-    fail("invalid_argument", ("%s: %s must be above 0, got %g"):format(where, name, value))
-  end
 end
 
 local exponential_signature = signature("np.random.exponential",
@@ -489,24 +439,6 @@ function Generator:choice(...)
   end
   places = places:reshape(shape)
   return rows and rows:take(places, 0) or places
-end
-
---- What the draws to come depend on, int64 (2): the seed and how many draws there have been. Kept beside a checkpoint,
---- it lets a script that is started again go on with the draws that it would have had:
---- `np.save("draws", np.random.get_state())`, and then `np.random.set_state(np.load("draws.npy"))`.
-function Generator:get_state()
-  return core.array({ self.seed, self.draws }, "int64")
-end
-
-local state_signature = signature("np.random.set_state", { { "state", "any" } })
---- Goes on with the draws that followed when `get_state` gave this state.
---- @return nil
-function Generator:set_state(...)
-  local state = as_array(state_signature:parse(...).state, "np.random.set_state")
-  if #state.shape ~= 1 or #state ~= 2 or state[0] % 1 ~= 0 or state[1] % 1 ~= 0 or state[1] < 0 then
-    fail("invalid_argument", "np.random.set_state wants what np.random.get_state gives, two whole numbers")
-  end
-  self.seed, self.draws = state[0], state[1]
 end
 
 --- A generator of its own: equal seeds give equal draws. `np.random.default_rng(7):uniform(-1, 1, { 5 })`.

@@ -1,0 +1,236 @@
+--- Draws of flow.np.random that are a formula of others: mostly the quantile of the distribution at a uniform draw.
+
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local generators = require "moonflow.np.generator"
+local ndarray = require "moonflow.ndarray"
+local np = require "moonflow.np.functions"
+
+local Generator, arrays_of, composed = generators.Generator, generators.arrays_of, generators.composed
+local check_all, check_above_0 = generators.check_all, generators.check_above_0
+local evaluate, cast, signature = ndarray.evaluate, ndarray.cast, arguments.signature
+local fail = errors.raise
+
+local function apply(op, ...) return (evaluate(op, { ... })) end
+
+-- Checks what a distribution is given by, a number or an array of float64.
+local function check_positive(value, name, called)
+  if type(value) == "number" then return check_above_0(value, name, called) end
+  check_all(value, 1 - value:gt(0), name, "above 0", called)
+end
+
+-- What the formula makes of a uniform draw in (0, 1) and of what these names are given as, numbers or arrays. Without a
+-- shape one number, or one for each where one of these is an array. `check` is called with them first.
+local function by_formula(generator, given, names, called, check, formula)
+  local of, shape = arrays_of(given, names, called)
+  local values = of or {}
+  for i, name in ipairs(of and {} or names) do values[i] = given[name] end
+  check(unpack(values))
+  local function draws(of_shape)
+    -- 0, of which there may be one among 2^53, is as good as half of the next.
+    return formula(np.maximum(generator:uniform(0, 1, of_shape, "float64"), 2 ^ -54), unpack(values))
+  end
+  return of and cast(draws(shape), given.dtype) or composed(given, draws)
+end
+
+local function located(called)
+  return signature(called,
+    { { "loc", "numbers", 0 }, { "scale", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+end
+
+-- loc + scale * what the formula makes of a uniform draw.
+local function located_draw(generator, given, called, formula)
+  return by_formula(generator, given, { "loc", "scale" }, called,
+    function(_, scale) check_positive(scale, "scale", called) end,
+    function(u, loc, scale) return formula(u) * scale + loc end)
+end
+
+local laplace_signature = located "np.random.laplace"
+--- Laplace around `loc`: two exponentials of mean `scale` back to back, the noise of differential privacy. Without a
+--- shape one number, or one for each where one of these is an array.
+--- @return any
+--- @error a scale that is not above 0
+function Generator:laplace(...)
+  arguments.check_self(self, Generator, "generator:laplace")
+  return located_draw(self, laplace_signature:parse(...), "np.random.laplace", function(u)
+    return apply("where", u:lt(0.5), apply("log", u * 2), -apply("log", (1 - u) * 2))
+  end)
+end
+
+local logistic_signature = located "np.random.logistic"
+--- Logistic around `loc`, whose distribution is a sigmoid of (x - loc) / scale. Without a shape one number, or one for
+--- each where one of these is an array.
+--- @return any
+--- @error a scale that is not above 0
+function Generator:logistic(...)
+  arguments.check_self(self, Generator, "generator:logistic")
+  return located_draw(self, logistic_signature:parse(...), "np.random.logistic", function(u)
+    return apply("log", u) - apply("log1p", -u)
+  end)
+end
+
+local gumbel_signature = located "np.random.gumbel"
+--- Gumbel, the greatest of many: added to logits, the largest is a draw of their softmax. Without a shape one number,
+--- or one for each where one of loc and scale is an array.
+--- @return any
+--- @error a scale that is not above 0
+function Generator:gumbel(...)
+  arguments.check_self(self, Generator, "generator:gumbel")
+  return located_draw(self, gumbel_signature:parse(...), "np.random.gumbel", function(u)
+    return -apply("log", -apply("log", u))
+  end)
+end
+
+-- One that is given by one positive number or by an array of such.
+local function of_one(generator, given, name, called, formula)
+  local function check(value) check_positive(value, name, called) end
+  return by_formula(generator, given, { name }, called, check, formula)
+end
+
+local pareto_signature = signature("np.random.pareto",
+  { { "a", "numbers" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Pareto from 0 on (Lomax), P(x > t) = (1 + t)^-a: `1 + np.random.pareto(a)` is the one from 1 on. Without a shape one
+--- number, or one for each where `a` is an array.
+--- @return any
+--- @error an a that is not above 0
+function Generator:pareto(...)
+  arguments.check_self(self, Generator, "generator:pareto")
+  return of_one(self, pareto_signature:parse(...), "a", "np.random.pareto", function(u, a)
+    return apply("expm1", -apply("log1p", -u) / a)
+  end)
+end
+
+local weibull_signature = signature("np.random.weibull",
+  { { "a", "numbers" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Weibull, P(x > t) = exp(-t^a): how long things last. Without a shape one number, or one for each where `a` is an
+--- array.
+--- @return any
+--- @error an a that is not above 0
+function Generator:weibull(...)
+  arguments.check_self(self, Generator, "generator:weibull")
+  return of_one(self, weibull_signature:parse(...), "a", "np.random.weibull", function(u, a)
+    return (-apply("log1p", -u)) ^ (1 / a)
+  end)
+end
+
+local rayleigh_signature = signature("np.random.rayleigh",
+  { { "scale", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Rayleigh, the length of two normal numbers of deviation `scale`. Without a shape one number, or one for each where
+--- `scale` is an array.
+--- @return any
+--- @error a scale that is not above 0
+function Generator:rayleigh(...)
+  arguments.check_self(self, Generator, "generator:rayleigh")
+  return of_one(self, rayleigh_signature:parse(...), "scale", "np.random.rayleigh", function(u, scale)
+    return apply("sqrt", apply("log1p", -u) * -2) * scale
+  end)
+end
+
+local geometric_signature = signature("np.random.geometric",
+  { { "p", "numbers" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
+--- How many tries there are up to the first that succeeds, and with it, each with chance `p`. Without a shape one
+--- number, or one for each where `p` is an array.
+--- @return any
+--- @error p outside of (0, 1]
+function Generator:geometric(...)
+  arguments.check_self(self, Generator, "generator:geometric")
+  local called = "np.random.geometric"
+  return by_formula(self, geometric_signature:parse(...), { "p" }, called, function(p)
+    local chances = np.asarray(p, "float64"):reshape({ -1 })
+    check_all(chances, 1 - chances:gt(0) * chances:le(1), "p", "a chance above 0 and up to 1", called)
+  end, function(u, p)
+    return np.maximum(apply("ceil", apply("log1p", -u) / apply("log1p", -np.asarray(p, "float64"))), 1)
+  end)
+end
+
+local triangular_signature = signature("np.random.triangular", { { "left", "numbers" }, { "mode", "numbers" },
+  { "right", "numbers" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- From `left` to `right`, likeliest at `mode`, less so by straight lines. Without a shape one number, or one for each
+--- where one of these is an array.
+--- @return any
+--- @error not left <= mode <= right, or left and right are one
+function Generator:triangular(...)
+  arguments.check_self(self, Generator, "generator:triangular")
+  local called = "np.random.triangular"
+  return by_formula(self, triangular_signature:parse(...), { "left", "mode", "right" }, called,
+    function(left, mode, right)
+      left, mode, right = np.asarray(left, "float64"), np.asarray(mode, "float64"), np.asarray(right, "float64")
+      if not (left:le(mode) * mode:le(right) * left:lt(right)):all() then
+        fail("invalid_argument", called .. ": left, mode and right must come in this order, and left be below right")
+      end
+    end,
+    function(u, left, mode, right)
+      local width, rising, falling = right - left, mode - left, right - mode
+      return apply("where", (u * width):lt(rising), apply("sqrt", u * width * rising) + left,
+        -apply("sqrt", (1 - u) * width * falling) + right)
+    end)
+end
+
+local lognormal_signature = signature("np.random.lognormal",
+  { { "mean", "numbers", 0 }, { "deviation", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- What has a normal logarithm, with this mean and standard deviation of the logarithm. Without a shape one number, or
+--- one for each where one of these is an array.
+--- @return any
+function Generator:lognormal(...)
+  arguments.check_self(self, Generator, "generator:lognormal")
+  local given = lognormal_signature:parse(...)
+  local logarithm = self:normal(given.mean, given.deviation, given.shape, "float64")
+  return type(logarithm) == "number" and math.exp(logarithm) or cast(apply("exp", logarithm), given.dtype)
+end
+
+local chisquare_signature = signature("np.random.chisquare",
+  { { "df", "number" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Chi squared: the sum of the squares of `df` normal numbers, of whatever number above 0. Without a shape one number.
+--- @return any
+--- @error a df that is not above 0
+function Generator:chisquare(...)
+  arguments.check_self(self, Generator, "generator:chisquare")
+  local given = chisquare_signature:parse(...)
+  check_above_0(given.df, "df", "np.random.chisquare")
+  return self:gamma(given.df / 2, 2, given.shape, given.dtype)
+end
+
+local standard_t_signature = signature("np.random.standard_t",
+  { { "df", "number" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Student's t with `df` degrees of freedom: normal with tails, the heavier the fewer these are. Without a shape one
+--- number.
+--- @return any
+--- @error a df that is not above 0
+function Generator:standard_t(...)
+  arguments.check_self(self, Generator, "generator:standard_t")
+  local given = standard_t_signature:parse(...)
+  check_above_0(given.df, "df", "np.random.standard_t")
+  return composed(given, function(shape)
+    local squares = self:chisquare(given.df, shape, "float64") / given.df
+    return self:normal(0, 1, shape, "float64") / apply("sqrt", squares)
+  end)
+end
+
+local zipf_signature = signature("np.random.zipf",
+  { { "a", "number" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
+--- Zipf: whole numbers from 1 on, k in proportion to k^-a, as words and things people take are by their rank. Without a
+--- shape one number. By rejection: L. Devroye, "Non-Uniform Random Variate Generation", 1986, chapter X.6.
+--- @return any
+--- @error an a that is not above 1
+function Generator:zipf(...)
+  arguments.check_self(self, Generator, "generator:zipf")
+  local given = zipf_signature:parse(...)
+  local a = given.a - 1
+  if not (a > 0 and a < math.huge) then
+    fail("invalid_argument", ("np.random.zipf: a must be above 1, got %g"):format(given.a))
+  end
+  local most, base = 2 ^ 62, 2 ^ a
+  return composed(given, function(shape)
+    local result = np.zeros(shape, "float64")
+    local pending = result:eq(0)
+    while pending:any() do
+      local x = apply("floor", (1 - self:uniform(0, 1, shape, "float64")) ^ (-1 / a))
+      local more = (1 / x + 1) ^ a
+      local v = self:uniform(0, 1, shape, "float64")
+      local fits = (v * x * (more - 1) * base):le(more * (base - 1)) * x:le(most) * pending
+      result = apply("where", fits, x, result)
+      pending = pending - fits
+    end
+    return result
+  end)
+end
