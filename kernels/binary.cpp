@@ -6,6 +6,7 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/formula.h"
 #include "kernels/joined_products.h"
 #include "kernels/slice.h"
 
@@ -29,90 +30,70 @@ std::vector<TensorType> infer_comparison(const OpCall& call) {
   return {{DType::Int8, broadcast(call.shape(0), call.shape(1))}};
 }
 
-// The part of a gradient that belongs to input `i`: summed over the axes along which the input was repeated.
-ValueId shrink(GradCall& call, ValueId gradient, int i) {
-  const Shape shape = call.type(call.inputs[i]).shape;
-  if (call.type(gradient).shape == shape) return gradient;
-  return call.op("sum_to_shape", {gradient}, {{"shape", shape.dims()}});
+// The gradient of an input, summed over the axes along which that was repeated.
+ValueId shrink(Term gradient, const Shape& shape) {
+  return (gradient.shape() == shape ? gradient : gradient.op("sum_to_shape", {{"shape", shape.dims()}})).id();
 }
 
-ValueId number(GradCall& call, double value) {
-  return call.op("constant", {}, {{"value", value}, {"dtype", call.type(call.inputs.back()).dtype}, {"shape", Ints{}}});
-}
+Term where(Term condition, Term x, Term y) { return condition.op("where", x, y); }
 
-// A gradient rule gives the gradients before they are shrunk; kNone stays.
-using Rule = std::vector<ValueId> (*)(GradCall&, ValueId dy, ValueId x, ValueId y);
+struct Gradients {
+  Term x, y;
+};
+// Those of the inputs before they are shrunk: by that of the output, the inputs, and the output.
+using Rule = Gradients (*)(Term dy, Term x, Term y, Term out);
 
 Grad grad_of(Rule rule) {
   if (!rule) return {};
-  return [rule](GradCall& call) {
-    if (!is_floating(call.type(call.inputs[0]).dtype)) return std::vector<ValueId>{kNone, kNone};
-    std::vector<ValueId> gradients = rule(call, call.grads[0], call.inputs[0], call.inputs[1]);
-    for (int i = 0; i < 2; ++i) {
-      if (gradients[i] != kNone) gradients[i] = shrink(call, gradients[i], i);
-    }
-    return gradients;
+  return [rule](GradCall& call) -> std::vector<ValueId> {
+    const Term x(call, call.inputs[0]), y(call, call.inputs[1]);
+    if (!is_floating(x.dtype())) return {kNone, kNone};
+    const Gradients gradients = rule({call, call.grads[0]}, x, y, {call, call.outputs[0]});
+    return {shrink(gradients.x, x.shape()), shrink(gradients.y, y.shape())};
   };
 }
 
-using Gradients = std::vector<ValueId>;
-
-Gradients add_grad(GradCall&, ValueId dy, ValueId, ValueId) { return {dy, dy}; }
-Gradients subtract_grad(GradCall& g, ValueId dy, ValueId, ValueId) { return {dy, g.op("negative", {dy})}; }
-Gradients multiply_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
-  return {g.op("multiply", {dy, y}), g.op("multiply", {dy, x})};
-}
-Gradients divide_grad(GradCall& g, ValueId dy, ValueId, ValueId y) {
-  const ValueId dx = g.op("divide", {dy, y});
-  return {dx, g.op("negative", {g.op("multiply", {dx, g.outputs[0]})})};
+Gradients add_grad(Term dy, Term, Term, Term) { return {dy, dy}; }
+Gradients subtract_grad(Term dy, Term, Term, Term) { return {dy, -dy}; }
+Gradients multiply_grad(Term dy, Term x, Term y, Term) { return {dy * y, dy * x}; }
+Gradients divide_grad(Term dy, Term, Term y, Term out) {
+  const Term dx = dy / y;
+  return {dx, -(dx * out)};
 }
 // out = x - floor(x / y) * y, and the floor is constant almost everywhere.
-Gradients mod_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
-  return {dy, g.op("negative", {g.op("multiply", {dy, g.op("floordiv", {x, y})})})};
-}
+Gradients mod_grad(Term dy, Term x, Term y, Term) { return {dy, -(dy * x.op("floordiv", y))}; }
 // The logarithm is taken of positive bases only: x ^ 2 of a negative x has a gradient for x, and 0 for the exponent. So
 // has the infinity that 0 ^ -1 is, which times a logarithm of 0 would be a NaN. A base that is a NaN remains one.
 // x ^ 0 is 1 whatever x is, so its slope is 0 everywhere, and not 0 * x ^ -1, which is a NaN where x is next to 0.
-Gradients pow_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
-  const ValueId is_constant = g.op("equal", {y, number(g, 0)});
-  const ValueId exponent = g.op("subtract", {g.op("where", {is_constant, number(g, 1), y}), number(g, 1)});
-  const ValueId slope = g.op("multiply", {y, g.op("pow", {x, exponent})});
-  const ValueId has_no_logarithm = g.op("less_equal", {x, number(g, 0)});
-  const ValueId base = g.op("where", {has_no_logarithm, number(g, 1), x});
-  const ValueId power = g.op("where", {has_no_logarithm, number(g, 0), g.outputs[0]});
-  const ValueId logarithm = g.op("multiply", {power, g.op("log", {base})});
-  return {g.op("multiply", {dy, slope}), g.op("multiply", {dy, logarithm})};
+Gradients pow_grad(Term dy, Term x, Term y, Term out) {
+  const Term zero = x.number(0), one = x.number(1);
+  const Term exponent = where(y.op("equal", zero), one, y) - one;
+  const Term has_no_logarithm = x.op("less_equal", zero);
+  const Term base = where(has_no_logarithm, one, x), power = where(has_no_logarithm, zero, out);
+  return {dy * (y * x.op("pow", exponent)), dy * (power * base.op("log"))};
 }
 // The origin has no angle, and a slope of 0 rather than 0 / 0: one point there among many is nothing to go by.
-Gradients atan2_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
-  const ValueId distance = g.op("add", {g.op("square", {x}), g.op("square", {y})});
-  const ValueId is_origin = g.op("equal", {distance, number(g, 0)});
-  const ValueId scaled = g.op("divide", {dy, g.op("where", {is_origin, number(g, 1), distance})});
-  return {g.op("multiply", {scaled, y}), g.op("negative", {g.op("multiply", {scaled, x})})};
+Gradients atan2_grad(Term dy, Term x, Term y, Term) {
+  const Term distance = x.op("square") + y.op("square");
+  const Term scaled = dy / where(distance.op("equal", x.number(0)), x.number(1), distance);
+  return {scaled * y, -(scaled * x)};
 }
-Gradients choose_grad(GradCall& g, ValueId dy, ValueId takes_x) {
-  const ValueId zero = number(g, 0);
-  return {g.op("where", {takes_x, dy, zero}), g.op("where", {takes_x, zero, dy})};
+Gradients choose_grad(Term dy, Term takes_x) {
+  const Term zero = dy.number(0);
+  return {where(takes_x, dy, zero), where(takes_x, zero, dy)};
 }
-Gradients maximum_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
-  return choose_grad(g, dy, g.op("greater_equal", {x, y}));
+Gradients maximum_grad(Term dy, Term x, Term y, Term) { return choose_grad(dy, x.op("greater_equal", y)); }
+Gradients minimum_grad(Term dy, Term x, Term y, Term) { return choose_grad(dy, x.op("less_equal", y)); }
+Gradients squared_difference_grad(Term dy, Term x, Term y, Term) {
+  const Term dx = dy * (2 * (x - y));
+  return {dx, -dx};
 }
-Gradients minimum_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
-  return choose_grad(g, dy, g.op("less_equal", {x, y}));
+// 1 where x is not 0, so that y is read at all.
+Term reads_y(Term x) { return x.op("not_equal", x.number(0)).op("cast", {{"dtype", x.dtype()}}); }
+Gradients xdivy_grad(Term dy, Term x, Term y, Term) {
+  return {dy * reads_y(x).op("xdivy", y), dy * (-x).op("xdivy", y.op("square"))};
 }
-Gradients squared_difference_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
-  const ValueId dx = g.op("multiply", {dy, g.op("multiply", {number(g, 2), g.op("subtract", {x, y})})});
-  return {dx, g.op("negative", {dx})};
-}
-Gradients xdivy_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
-  const ValueId reads_y = g.op("cast", {g.op("not_equal", {x, number(g, 0)})}, {{"dtype", g.type(x).dtype}});
-  const ValueId slope = g.op("xdivy", {g.op("negative", {x}), g.op("square", {y})});
-  return {g.op("multiply", {dy, g.op("xdivy", {reads_y, y})}), g.op("multiply", {dy, slope})};
-}
-Gradients xlogy_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
-  const ValueId reads_y = g.op("cast", {g.op("not_equal", {x, number(g, 0)})}, {{"dtype", g.type(x).dtype}});
-  return {g.op("multiply", {dy, g.op("xlogy", {reads_y, y})}), g.op("multiply", {dy, g.op("xdivy", {x, y})})};
-}
+Gradients xlogy_grad(Term dy, Term x, Term y, Term) { return {dy * reads_y(x).op("xlogy", y), dy * x.op("xdivy", y)}; }
 
 // Ops that are not here have no gradient.
 Rule rule_of(const std::string& name) {
@@ -187,11 +168,11 @@ std::vector<TensorType> infer_where(const OpCall& call) {
 }
 
 std::vector<ValueId> where_grad(GradCall& call) {
-  if (!is_floating(call.type(call.inputs[1]).dtype)) return {kNone, kNone, kNone};
-  const ValueId zero = number(call, 0);
-  const ValueId dx = call.op("where", {call.inputs[0], call.grads[0], zero});
-  const ValueId dy = call.op("where", {call.inputs[0], zero, call.grads[0]});
-  return {kNone, shrink(call, dx, 1), shrink(call, dy, 2)};
+  const Term condition(call, call.inputs[0]), x(call, call.inputs[1]), y(call, call.inputs[2]),
+      dout(call, call.grads[0]);
+  if (!is_floating(x.dtype())) return {kNone, kNone, kNone};
+  const Term zero = y.number(0);
+  return {kNone, shrink(where(condition, dout, zero), x.shape()), shrink(where(condition, zero, dout), y.shape())};
 }
 
 // Both sides are read before one is chosen, and steps are constants, so that a loop over neighbours is vectorised.

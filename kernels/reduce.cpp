@@ -68,86 +68,72 @@ std::vector<TensorType> infer(const OpCall& call) {
 
 // ---- gradients -----------------------------------------------------------------------------------------------
 
-// `value`, which has the op's output type, with its reduced axes as 1 so that it broadcasts against x.
-ValueId beside_x(GradCall& call, ValueId value) {
-  const Shape shape = call.type(call.inputs[0]).shape;
-  const Shape kept = reduced_shape(shape, reduced_axes(call.attrs, shape), true);
-  return call.type(value).shape == kept ? value : call.op("reshape", {value}, {{"shape", kept.dims()}});
-}
+// A reduction whose gradient is asked for.
+struct Reduced {
+  const Attrs& attrs;
+  Term x, out, dy;
 
-ValueId spread(GradCall& call, ValueId value) {
-  const Shape shape = call.type(call.inputs[0]).shape;
-  value = beside_x(call, value);
-  return call.type(value).shape == shape ? value : call.op("broadcast_to", {value}, {{"shape", shape.dims()}});
-}
+  explicit Reduced(GradCall& call)
+      : attrs(call.attrs), x(call, call.inputs[0]), out(call, call.outputs[0]), dy(call, call.grads[0]) {}
 
-ValueId number(GradCall& call, double value, DType dtype) {
-  return call.op("constant", {}, {{"value", value}, {"dtype", dtype}, {"shape", Ints{}}});
-}
+  // `value`, which has the output's type, with its reduced axes as 1 so that it broadcasts against x.
+  Term beside_x(Term value) const {
+    return value.reshaped(reduced_shape(x.shape(), reduced_axes(attrs, x.shape()), true));
+  }
+  Term spread(Term value) const {
+    const Term beside = beside_x(value);
+    return beside.shape() == x.shape() ? beside : beside.op("broadcast_to", {{"shape", x.shape().dims()}});
+  }
+  double inputs_per_output() const {
+    return static_cast<double>(x.shape().count()) / static_cast<double>(std::max<int64_t>(1, out.shape().count()));
+  }
+  Term deviation() const { return x - x.op("reduce_mean", {{"axis", attrs.ints("axis")}, {"keepdims", true}}); }
+};
 
 // dy times a number, which half precision may have few digits of, or none: of 1 / n where n is a million.
-ValueId times(GradCall& call, ValueId dy, double factor) {
-  const DType dtype = call.type(dy).dtype, wide = is_narrow(dtype) ? DType::Float32 : dtype;
-  const ValueId by = number(call, factor, wide);
-  if (dtype == wide) return call.op("multiply", {dy, by});
-  return call.op("cast", {call.op("multiply", {call.op("cast", {dy}, {{"dtype", wide}}), by})}, {{"dtype", dtype}});
+Term times(Term dy, double factor) {
+  if (!is_narrow(dy.dtype())) return dy * dy.number(factor);
+  return times(dy.op("cast", {{"dtype", DType::Float32}}), factor).op("cast", {{"dtype", dy.dtype()}});
 }
 
-double inputs_per_output(GradCall& call) {
-  return static_cast<double>(call.type(call.inputs[0]).count()) /
-         static_cast<double>(std::max<int64_t>(1, call.type(call.outputs[0]).count()));
-}
+Term sum_grad(const Reduced& of) { return of.spread(of.dy); }
 
-ValueId sum_grad(GradCall& call) { return spread(call, call.grads[0]); }
-
-ValueId mean_grad(GradCall& call) { return spread(call, times(call, call.grads[0], 1 / inputs_per_output(call))); }
+Term mean_grad(const Reduced& of) { return of.spread(times(of.dy, 1 / of.inputs_per_output())); }
 
 // Shared equally where several elements are the extreme one.
-ValueId extreme_grad(GradCall& call) {
-  const ValueId x = call.inputs[0];
-  const ValueId chosen = call.op("cast", {call.op("equal", {x, beside_x(call, call.outputs[0])})},
-                                 {{"dtype", call.type(x).dtype}});
-  const ValueId winners = call.op("reduce_sum", {chosen}, {{"axis", call.attrs.ints("axis")}, {"keepdims", true}});
-  return call.op("multiply", {chosen, call.op("divide", {beside_x(call, call.grads[0]), winners})});
+Term extreme_grad(const Reduced& of) {
+  const Term chosen = of.x.op("equal", of.beside_x(of.out)).op("cast", {{"dtype", of.x.dtype()}});
+  const Term winners = chosen.op("reduce_sum", {{"axis", of.attrs.ints("axis")}, {"keepdims", true}});
+  return chosen * (of.beside_x(of.dy) / winners);
 }
 
-ValueId prod_grad(GradCall& call) {
-  return call.op("reduce_prod_grad", {call.grads[0], call.inputs[0]}, {{"axis", call.attrs.ints("axis")}});
-}
+Term prod_grad(const Reduced& of) { return of.dy.op("reduce_prod_grad", of.x, {{"axis", of.attrs.ints("axis")}}); }
 
-ValueId deviation(GradCall& call) {
-  const ValueId x = call.inputs[0];
-  const ValueId mean = call.op("reduce_mean", {x}, {{"axis", call.attrs.ints("axis")}, {"keepdims", true}});
-  return call.op("subtract", {x, mean});
-}
-
-ValueId variance_grad(GradCall& call) {
-  const ValueId scaled = times(call, call.grads[0], 2 / inputs_per_output(call));
-  return call.op("multiply", {deviation(call), beside_x(call, scaled)});
+Term variance_grad(const Reduced& of) {
+  const Term scaled = times(of.dy, 2 / of.inputs_per_output());
+  return of.deviation() * of.beside_x(scaled);
 }
 
 // Where all elements are equal the deviation has its smallest value, in a kink; the gradient is 0 there.
-ValueId std_grad(GradCall& call) {
-  const ValueId scaled = times(call, call.grads[0], 1 / inputs_per_output(call));
-  const ValueId inverse = call.op("reciprocal_no_nan", {call.outputs[0]});
-  return call.op("multiply", {deviation(call), beside_x(call, call.op("multiply", {scaled, inverse}))});
+Term std_grad(const Reduced& of) {
+  const Term scaled = times(of.dy, 1 / of.inputs_per_output());
+  return of.deviation() * of.beside_x(scaled * of.out.op("reciprocal_no_nan"));
 }
 
 // Where all elements are minus infinity so is the result, and the elements less that would be no numbers; the gradient
 // is 0 there.
-ValueId logsumexp_grad(GradCall& call) {
-  const ValueId out = call.outputs[0];
-  const DType dtype = call.type(out).dtype;
-  const ValueId is_none = call.op("equal", {out, number(call, -std::numeric_limits<double>::infinity(), dtype)});
-  const ValueId shift = beside_x(call, call.op("where", {is_none, number(call, 0, dtype), out}));
-  const ValueId shares = call.op("exp", {call.op("subtract", {call.inputs[0], shift})});
-  return call.op("multiply", {beside_x(call, call.grads[0]), shares});
+Term logsumexp_grad(const Reduced& of) {
+  const Term is_none = of.out.op("equal", of.out.number(-std::numeric_limits<double>::infinity()));
+  const Term shift = of.beside_x(is_none.op("where", of.out.number(0), of.out));
+  return of.beside_x(of.dy) * (of.x - shift).op("exp");
 }
 
-Grad floating_grad(ValueId (*rule)(GradCall&)) {
+using Rule = Term (*)(const Reduced& of);
+
+Grad floating_grad(Rule rule) {
   if (!rule) return {};
-  return [rule](GradCall& call) {
-    return std::vector<ValueId>{is_floating(call.type(call.inputs[0]).dtype) ? rule(call) : kNone};
+  return [rule](GradCall& call) -> std::vector<ValueId> {
+    return {is_floating(call.type(call.inputs[0]).dtype) ? rule(Reduced(call)).id() : kNone};
   };
 }
 
@@ -210,7 +196,7 @@ struct Row {
   const char* says;
   const char* formula;
   const char* dtypes;
-  ValueId (*grad)(GradCall&) = nullptr;
+  Rule grad = nullptr;
   double low = -1, high = 1;
   bool follows = false;  // automatic mixed precision
 };
