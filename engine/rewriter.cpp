@@ -36,4 +36,8 @@ bool updates_alone(const Rewriter& graph, NodeId id) {
   return true;
 }
 
+bool may_join_update(const Rewriter& graph, std::initializer_list<ValueId> read) {
+  return std::none_of(read.begin(), read.end(), [&](ValueId value) { return graph.is_variable(value); });
+}
+
 }  // namespace moonflow

@@ -1,6 +1,7 @@
 // What an op family's fusion sees: the graph as a list of nodes that may be replaced before anything is ordered.
 #pragma once
 
+#include <initializer_list>
 #include <string_view>
 #include <vector>
 
@@ -49,5 +50,9 @@ bool follows_from(const Rewriter& graph, ValueId value, NodeId node);
 
 // Whether nobody else updates what this node updates. Those who do keep their order, and so stay apart.
 bool updates_alone(const Rewriter& graph, NodeId id);
+
+// Whether an update may be what reads these, instead of another op before it. Not where one is a variable: two whose
+// updates read one another would have no order that gives both the old value.
+bool may_join_update(const Rewriter& graph, std::initializer_list<ValueId> read);
 
 }  // namespace moonflow

@@ -112,8 +112,7 @@ NodeId product_of(const Rewriter& graph, NodeId update, ValueId gradient) {
   if (graph.type(dy).shape.rank() != 2 || graph.type(dy).shape[0] > kMostRows) return kNone;
   const int64_t factors = graph.type(dy).bytes() + graph.type(x).bytes();
   if (factors > std::max(kLittle, graph.type(gradient).bytes())) return kNone;
-  // Two variables whose updates read one another would have no order that gives both the old value.
-  return graph.is_variable(dy) || graph.is_variable(x) ? kNone : id;
+  return may_join_update(graph, {dy, x}) ? id : kNone;
 }
 
 // Of a single variable, by nothing but its gradient and the rate.

@@ -90,8 +90,7 @@ bool fuse_product(Rewriter& graph, NodeId id, bool narrow) {
   // Writers come last, so a and b live until then. Where they are larger than the gradient that would cost memory, and
   // there the update is little work beside the product.
   if (graph.type(a).bytes() + graph.type(b).bytes() > graph.type(gradient).bytes()) return false;
-  // Two variables whose updates read one another would have no order that gives both the old value.
-  if (graph.is_variable(a) || graph.is_variable(b)) return false;
+  if (!may_join_update(graph, {a, b})) return false;
   graph.fuse({product_id, id}, narrow ? "matmul_bfloat16_sgd_update" : "matmul_sgd_update",
              {update.inputs[0], a, b, update.inputs[2]}, std::move(attrs), {});
   return true;

@@ -266,8 +266,7 @@ bool fuse_rows_into_update(Rewriter& graph, NodeId id) {
   // Writers come last, so dy lives until then: it must be no larger than the gradient that need not be stored.
   const int64_t rows = shape[0], picks = graph.type(indices).count();
   if (picks > rows) return false;
-  // Two variables whose updates read one another would have no order that gives both the old value.
-  if (graph.is_variable(dy) || graph.is_variable(indices)) return false;
+  if (!may_join_update(graph, {dy, indices})) return false;
 
   std::vector<NodeId> replaced{id, sum};
   ValueId order = kNone;

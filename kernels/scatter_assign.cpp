@@ -108,8 +108,7 @@ bool fuse_scatter_into_assign(Rewriter& graph, NodeId id) {
   const PickedRows places = PickedRows::of_tuples(shape, tuples);
   // Writers come last, so the updates live until then: they must be no larger than the value that need not be made.
   if (places.picks > places.rows) return false;
-  // Two variables whose updates read one another would have no order that gives both the old value.
-  if (graph.is_variable(updates) || graph.is_variable(indices)) return false;
+  if (!may_join_update(graph, {updates, indices})) return false;
 
   const ValueId rows = graph.add_value({DType::Int64, {places.picks}});
   const Ints sizes(shape.begin(), shape.begin() + places.length);
