@@ -2,6 +2,7 @@
 
 #include "engine/autodiff.h"
 #include "engine/graph.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 
@@ -41,6 +42,22 @@ Grad gradient_of(Formula formula) {
     std::vector<ValueId> found = gradients(call.graph, ends, grads, copies), result;
     for (size_t i = 0, next = 0; i < inputs.size(); ++i) result.push_back(inputs[i] ? found[next++] : kNone);
     return result;
+  };
+}
+
+Grad linear_gradient(std::string gradient_op) {
+  return [op = std::move(gradient_op)](GradCall& call) -> std::vector<ValueId> {
+    const TensorType x = call.type(call.inputs[0]);
+    if (!is_floating(x.dtype)) return {kNone};
+    Attrs attrs = call.attrs;
+    attrs.set("shape", x.shape.dims());
+    return {call.op(op, {call.grads[0]}, attrs)};
+  };
+}
+
+Grad gradient_of_linear(std::string op) {
+  return [op = std::move(op)](GradCall& call) -> std::vector<ValueId> {
+    return {call.op(op, {call.grads[0]}, without(call.attrs, "shape"))};
   };
 }
 

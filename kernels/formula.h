@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "engine/op.h"
 
@@ -49,5 +50,10 @@ Term mean(Term x, const Ints& axes);
 using Terms = std::vector<std::optional<Term>>;
 using Formula = std::vector<Term> (*)(GradCall& call, const Terms& inputs);
 Grad gradient_of(Formula formula);
+
+// A linear op of one input and its gradient, which is told the input's shape in the attribute `shape`: each is the
+// gradient of the other.
+Grad linear_gradient(std::string gradient_op);
+Grad gradient_of_linear(std::string op);
 
 }  // namespace moonflow

@@ -59,12 +59,6 @@ std::vector<ValueId> grad_max_pool(GradCall& call) {
   return {call.op("max_pool2d_grad", {call.grads[0], call.inputs[0]}, call.attrs)};
 }
 
-std::vector<ValueId> grad_avg_pool(GradCall& call) {
-  Attrs attrs = call.attrs;
-  attrs.set("shape", call.type(call.inputs[0]).shape.dims());
-  return {call.op("avg_pool2d_grad", {call.grads[0]}, attrs)};
-}
-
 // Linear in dy, so for the gradient g of dx each dy gets the g of its window's first maximum. In row-major order that
 // is the first of a row in the first row that has it, so columns and rows are gone through one after the other: windows
 // of one place are joined to twice as long ones, which may overlap, and the last join takes only the windows that there
@@ -106,11 +100,6 @@ std::vector<ValueId> grad_max_pool_grad(GradCall& call) {
   }
   if (call.attrs.flag("relu")) g = g.op("relu_grad", x);
   return {g.id(), kNone};
-}
-
-// The gradient is linear in dy, and its transpose is the average itself.
-std::vector<ValueId> grad_avg_pool_grad(GradCall& call) {
-  return {call.op("avg_pool2d", {call.grads[0]}, without(call.attrs, "shape"))};
 }
 
 // ---- kernels ---------------------------------------------------------------------------------------------------
@@ -220,7 +209,7 @@ void add_pool(Catalog& catalog) {
   avg_pool.inputs = {{"x"}};
   avg_pool.attrs = pool_attrs();
   avg_pool.infer = infer_pool;
-  avg_pool.grad = grad_avg_pool;
+  avg_pool.grad = linear_gradient("avg_pool2d_grad");
   avg_pool.narrow = follows();
   avg_pool.cpu = kernel(PoolKind::Average, 0);
   avg_pool.examples = pool_examples();
@@ -254,7 +243,7 @@ void add_pool(Catalog& catalog) {
   avg_grad.attrs = pool_attrs();
   avg_grad.attrs.push_back({"shape", Ints{}, "shape of x", true});
   avg_grad.infer = infer_avg_pool_grad;
-  avg_grad.grad = grad_avg_pool_grad;
+  avg_grad.grad = gradient_of_linear("avg_pool2d");
   avg_grad.narrow = follows();
   avg_grad.cpu = kernel(PoolKind::AverageGrad, 0);
   for (const Example& example : pool_examples()) {

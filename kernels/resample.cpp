@@ -8,6 +8,7 @@
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/image_layouts.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/formula.h"
 #include "kernels/types.h"
 #include "kernels/window.h"
 
@@ -16,23 +17,6 @@ namespace {
 
 // An op of the family and its gradient: how its attributes give the sizes.
 using SizesOf = Resampling (*)(const Attrs& attrs, const Shape& x);
-
-// ---- gradients -------------------------------------------------------------------------------------------------
-
-// Both directions are linear, and each is the other's gradient.
-Grad to_gradient(const std::string& op) {
-  return [op](GradCall& call) -> std::vector<ValueId> {
-    Attrs attrs = call.attrs;
-    attrs.set("shape", call.type(call.inputs[0]).shape.dims());
-    return {call.op(op, {call.grads[0]}, attrs)};
-  };
-}
-
-Grad to_op(const std::string& op) {
-  return [op](GradCall& call) -> std::vector<ValueId> {
-    return {call.op(op, {call.grads[0]}, without(call.attrs, "shape"))};
-  };
-}
 
 // ---- kernels ---------------------------------------------------------------------------------------------------
 
@@ -222,11 +206,11 @@ void add_pair(Catalog& catalog, OpDef op, SizesOf sizes_of) {
     require_type(call, 0, "dy", {call.dtype(0), sizes.out.shape(sizes.format)});
     return {{call.dtype(0), shape}};
   };
-  grad.grad = to_op(op.name);
+  grad.grad = gradient_of_linear(op.name);
 
   op.inputs = {{"x"}};
   op.infer = [sizes_of](const OpCall& call) -> std::vector<TensorType> { return {infer_out(sizes_of, call)}; };
-  op.grad = to_gradient(grad.name);
+  op.grad = linear_gradient(grad.name);
   for (const Example& example : op.examples) {
     Attrs attrs;
     for (const AttrDef& attr : op.attrs) attrs.set(attr.name, attr.fallback);

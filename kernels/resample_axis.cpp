@@ -4,6 +4,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/formula.h"
 #include "kernels/lanes.h"
 #include "kernels/types.h"
 
@@ -210,12 +211,7 @@ OpDef resample_axis() {
     return {{has_bytes ? DType::Float32 : call.dtype(0),
              with_places(call.shape(0), call.attrs, axis_filter(call.attrs, lanes.n).out)}};
   };
-  op.grad = [](GradCall& call) -> std::vector<ValueId> {
-    if (!is_floating(call.type(call.inputs[0]).dtype)) return {kNone};
-    Attrs attrs = call.attrs;
-    attrs.set("shape", call.type(call.inputs[0]).shape.dims());
-    return {call.op("resample_axis_grad", {call.grads[0]}, attrs)};
-  };
+  op.grad = linear_gradient("resample_axis_grad");
   const std::string cubic = "cubic";
   op.examples = {
       {{f32({2, 3, 4})}, {{"axis", 1}, {"size", 5}, {"slope", 0.6}, {"offset", -0.2}}},
@@ -253,9 +249,7 @@ OpDef resample_axis_grad(const OpDef& of) {
     require_type(call, 0, "dy", {call.dtype(0), with_places(shape, call.attrs, filter.out)});
     return {{call.dtype(0), shape}};
   };
-  op.grad = [](GradCall& call) -> std::vector<ValueId> {
-    return {call.op("resample_axis", {call.grads[0]}, without(call.attrs, "shape"))};
-  };
+  op.grad = gradient_of_linear(of.name);
   for (const Example& example : of.examples) {
     const TensorType& x = example.inputs[0];
     if (!is_floating(x.dtype)) continue;
