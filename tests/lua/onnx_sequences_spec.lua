@@ -94,6 +94,17 @@ describe("a sequence", function()
     raises("output 'list' is a sequence, which a job does not give", function()
       models.job_of(flow.onnx.load(file, { outputs = { "list" } }), { 2 })
     end)
+    local function branch(one)
+      return { g = { name = "", initializers = {}, inputs = {}, outputs = { value("made") }, nodes = { one } } }
+    end
+    raises("a run can choose only between branches of one shape, and these give sequences", function()
+      result_of(floats { 1, 2 }, { nodes = {
+        node("ReduceMax", { "x" }, { "most" }),
+        node("If", { "most" }, { "list" }, { then_branch = branch(node("SplitToSequence", { "x" }, { "made" })),
+                                             else_branch = branch(node("SequenceEmpty", {}, { "made" })) }),
+        node("SequenceLength", { "list" }, { "y" }),
+      } })
+    end)
     raises("(SequenceLength): input 1 is a tensor, wanted a sequence", function()
       result_of(np.ones { 2 }, { nodes = { node("SequenceLength", { "x" }, { "y" }) } })
     end)

@@ -120,6 +120,7 @@ local function chosen_in_run(node)
   local condition, outputs = node:reshape(node:input(1), {}, "condition"), {}
   for i = 1, node:output_count() do
     local one, other = yes[i], no[i]
+    if node.is_sequence(one) or node.is_sequence(other) then refuse("these give sequences") end
     local is_alike = one.dtype == other.dtype and tostring(one.shape) == tostring(other.shape)
     if not is_alike then
       refuse(("these give %s %s and %s %s"):format(one.dtype, tostring(one.shape), other.dtype, tostring(other.shape)))
