@@ -73,6 +73,10 @@ describe("a Loop", function()
     raises("(Loop): input 1, 'x', is computed in each run", function() looped(x, { rounds = "x" }) end)
     raises("1025 rounds are not supported, only up to 1024", function() looped(x, { count = 2000 }) end)
     raises("it has no round that would give output 2", function() looped(x, { count = 0, output = "rows" }) end)
+    raises("(Loop): 1 of 0 values cannot be carried on", function()
+      result_of(x, { weights = { count = whole(1) }, nodes = { node("Loop", { "count", "", "x" }, { "y" }, {
+        body = graph({ "round", "goes_on", "state" }, {}, { "goes_on" }) }) } })
+    end)
   end)
 end)
 
@@ -80,7 +84,7 @@ describe("a Scan", function()
   -- Sums of the rows up to each one, and all of them.
   local function scanned(x, attributes, output, opset)
     local nodes = { node("Add", { "sum", "row" }, { "next" }), node("Identity", { "next" }, { "kept" }) }
-    attributes.num_scan_inputs = { i = 1 }
+    attributes.num_scan_inputs = attributes.num_scan_inputs or { i = 1 }
     attributes.body = graph({ "sum", "row" }, nodes, { "next", "kept" })
     return result_of(x, { opset = opset, weights = { zero = floats { 0, 0 } }, nodes = {
       node("Scan", { "zero", "x" }, { "all", "sums" }, attributes), node("Identity", { output or "sums" }, { "y" }) } })
@@ -100,6 +104,7 @@ describe("a Scan", function()
 
   it("is refused before it was what it is, and with lists of other lengths", function()
     raises("(Scan): it is supported from opset 9 on", function() scanned(x, {}, nil, 8) end)
+    raises("-1 of 2 values cannot be carried on", function() scanned(x, { num_scan_inputs = { i = 3 } }) end)
     raises("scan_input_axes has 2 numbers, wanted 1", function()
       scanned(x, { scan_input_axes = { ints = { 0, 1 } } })
     end)

@@ -533,6 +533,7 @@ describe("attention", function()
     same(both(2, 4), seen { attributes = { left_window_size = { i = 0 }, right_window_size = { i = 0 } } })
     same(both(2, 2), seen { lengths = whole { 1 } })
     same(both(0, 2), seen { lengths = whole { 1 }, attributes = { is_causal = { i = 1 } } })
+    raises("its mask has 0 axes, wanted 2 to 4", function() seen { mask = np.array(1):astype("int8") } end)
   end)
 
   it("adds a bias to what it compares", function()

@@ -52,6 +52,7 @@ end
 -- A mask that is too short for the keys is filled up with what lets none of the others be looked at.
 local function padded(node, mask, keys, number)
   local sizes = mask.shape:table()
+  if #sizes < 2 or #sizes > 4 then node:fail("its mask has " .. #sizes .. " axes, wanted 2 to 4", "shape_mismatch") end
   local lacks = keys - sizes[#sizes]
   if lacks <= 0 then return mask end
   sizes[#sizes] = lacks

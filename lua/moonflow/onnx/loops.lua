@@ -17,7 +17,10 @@ local function check_rounds(node, count)
 end
 
 -- The `count` first values of a list and, in a list of its own, the others.
-local function parted(list, count)
+local function parted(node, list, count)
+  if count < 0 or count > #list then
+    node:fail(("%d of %d values cannot be carried on"):format(count, #list), "shape_mismatch")
+  end
   return { unpack(list, 1, count) }, { unpack(list, count + 1) }
 end
 
@@ -51,7 +54,7 @@ function operators.Loop(node)
                                               unpack(carried) })
     local values
     condition = table.remove(outputs, 1)
-    carried, values = parted(outputs, #carried)
+    carried, values = parted(node, outputs, #carried)
     collect(kept, values)
     round = round + 1
   end
@@ -78,7 +81,7 @@ function operators.Scan(node)
   node:ignore("body")
   if node.opset < 9 then node:fail("it is supported from opset 9 on") end
   local count = node:need(node:int("num_scan_inputs"), "num_scan_inputs")
-  local carried, values = parted(node:all_inputs(), node:input_count() - count)
+  local carried, values = parted(node, node:all_inputs(), node:input_count() - count)
   local axis_in, backwards_in = each_of(node, "scan_input_axes", count), each_of(node, "scan_input_directions", count)
   local results = node:output_count() - #carried
   local axis_out = each_of(node, "scan_output_axes", results)
@@ -103,7 +106,7 @@ function operators.Scan(node)
       taken[#taken + 1] = node:reshape(node:cut(value, axes[i], at, 1, "place"), sizes, "taken")
     end
     local given
-    carried, given = parted(node:outputs_of("body", taken), #carried)
+    carried, given = parted(node, node:outputs_of("body", taken), #carried)
     collect(kept, given, function(i) return backwards_out(i) ~= 0 end)
   end
   for i, parts in ipairs(kept) do
