@@ -131,6 +131,7 @@ local function attempt(number, target)
   end
   local fine, problem = pcall(target[2], unpack(arguments, 1, count))
   if fine or flow.is_error(problem) then return fine end
+  if type(problem) == "userdata" then return false end  -- `error`, taken for a function of arrays, raises what it gets
   local text = shown(problem)
   if type(problem) == "string" then text = problem end
   if text:find("angry") or text:find("mine") or text:find("called") or text:find("silent") then return false end
