@@ -61,7 +61,7 @@ function operators.Loop(node)
   for i = #carried + 1, node:output_count() do
     local parts = kept[i - #carried]
     if node:is_wanted(i) and not parts then node:fail("it has no round that would give output " .. i) end
-    carried[i] = parts and node:stacked(parts, 0, "output_" .. i) or nil
+    carried[i] = parts and node:apply("stack", parts, { axis = 0 }, "output_" .. i) or nil
   end
   return unpack(carried, 1, node:output_count())
 end
@@ -111,7 +111,7 @@ function operators.Scan(node)
   end
   for i, parts in ipairs(kept) do
     local rank = #parts[1].shape + 1
-    carried[#carried + 1] = node:stacked(parts, node:axis_of(axis_out(i), rank), "output_" .. i)
+    carried[#carried + 1] = node:apply("stack", parts, { axis = node:axis_of(axis_out(i), rank) }, "output_" .. i)
   end
   return unpack(carried, 1, node:output_count())
 end

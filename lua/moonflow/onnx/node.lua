@@ -396,15 +396,6 @@ function Node:cut(value, axis, first, size, word)
   return self:apply("slice", { value }, { begin = begin, size = extent }, word)
 end
 
---- Values of one shape side by side along a new axis.
-function Node:stacked(values, axis, word)
-  local parts = {}
-  for i, value in ipairs(values) do
-    parts[i] = self:apply("expand_dims", { value }, { axis = axis }, (word or "stacked") .. "_part")
-  end
-  return #parts == 1 and parts[1] or self:apply("concat", parts, { axis = axis }, word)
-end
-
 --- The places of a value along one axis that `indices` (a list, from 0 on) names.
 function Node:pick(value, axis, indices, word)
   return self:apply("gather", { value, self.array(indices, "int64") }, { axis = axis }, word)

@@ -69,7 +69,7 @@ function operators.ConcatFromSequence(node)
   local list, axis = node:sequence(1), node:need(node:int("axis"), "axis")
   if #list == 0 then node:fail("there is nothing in its sequence", "shape_mismatch") end
   local rank, is_new = #list[1].shape, node:int("new_axis", 0) ~= 0
-  if is_new then return node:stacked(list, node:axis_of(axis, rank + 1)) end
+  if is_new then return (node:apply("stack", list, { axis = node:axis_of(axis, rank + 1) })) end
   return #list == 1 and list[1] or node:apply("concat", list, { axis = node:axis_of(axis, rank) })
 end
 
