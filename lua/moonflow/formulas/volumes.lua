@@ -22,6 +22,15 @@ local function of_image(pads)
   return windows.listed(type(pads) == "string" and pads or { pads[2], pads[3] }, 4, 2)
 end
 
+local function reshape(tools, value, shape, word)
+  return tools:apply("reshape", { value }, { shape = shape }, word)
+end
+
+-- Channels and depths in each other's place.
+local function swapped(tools, value, word)
+  return tools:apply("transpose", { value }, { perm = { 0, 2, 1, 3, 4 } }, word)
+end
+
 -- The depths that each place of the result sees: those of the first, then of the second, and so on.
 local function depths_seen(places, taps, stride, dilation)
   local list = {}
@@ -34,9 +43,6 @@ end
 --- The convolution. filter is (filters, channels / groups, kernel depth, kernel height, kernel width); given.strides
 --- and given.dilations have three numbers.
 function volumes.conv(tools, x, filter, given)
-  local function apply(op, inputs, attrs, word) return tools:apply(op, inputs, attrs, word) end
-  local function reshape(value, shape, word) return apply("reshape", { value }, { shape = shape }, word) end
-  local function swapped(value, word) return apply("transpose", { value }, { perm = { 0, 2, 1, 3, 4 } }, word) end
   local batch, channels, depth, height, width = unpack(x.shape:table())
   local filters, part, taps, kernel_height, kernel_width = unpack(filter.shape:table())
   local stride, dilation = given.strides[1], given.dilations[1]
@@ -44,24 +50,24 @@ function volumes.conv(tools, x, filter, given)
   local places = math.floor((depth + before + after - (taps - 1) * dilation - 1) / stride) + 1
 
   if before > 0 or after > 0 then
-    x = apply("pad", { x }, { paddings = { 0, 0, 0, 0, before, after, 0, 0, 0, 0 } }, "padded")
+    x = tools:apply("pad", { x }, { paddings = { 0, 0, 0, 0, before, after, 0, 0, 0, 0 } }, "padded")
   end
-  local images = swapped(x, "depths")
+  local images = swapped(tools, x, "depths")
   if taps > 1 or stride > 1 then
     images = tools:pick(images, 1, depths_seen(places, taps, stride, dilation), "seen")
   end
   if taps > 1 and given.groups > 1 then  -- each group's channels stand together
     local apart = { batch * places, taps, given.groups, channels / given.groups * height * width }
-    images = apply("transpose", { reshape(images, apart, "taps") }, { perm = { 0, 2, 1, 3 } }, "groups")
+    images = tools:apply("transpose", { reshape(tools, images, apart, "taps") }, { perm = { 0, 2, 1, 3 } }, "groups")
   end
-  images = reshape(images, { batch * places, taps * channels, height, width }, "images")
-  if taps > 1 then filter = swapped(filter, "filter_depths") end
-  filter = reshape(filter, { filters, taps * part, kernel_height, kernel_width }, "filter")
-  local result = apply("conv2d", { images, filter }, {
+  images = reshape(tools, images, { batch * places, taps * channels, height, width }, "images")
+  if taps > 1 then filter = swapped(tools, filter, "filter_depths") end
+  filter = reshape(tools, filter, { filters, taps * part, kernel_height, kernel_width }, "filter")
+  local result = tools:apply("conv2d", { images, filter }, {
     strides = { given.strides[2], given.strides[3] }, dilations = { given.dilations[2], given.dilations[3] },
     groups = given.groups, padding = of_image(given.pads), algorithm = given.algorithm,
   }, "conv2d")
-  return swapped(reshape(result, { batch, places, filters, result.shape[2], result.shape[3] }, "places"))
+  return swapped(tools, reshape(tools, result, { batch, places, filters, result.shape[2], result.shape[3] }, "places"))
 end
 
 -- The parts that each depth of a transposed convolution is the sum of, `most` for each: of tap t of the depth d of x
@@ -87,43 +93,40 @@ end
 --- what comes to the same depth is summed. filter is (channels, filters / groups, kernel depth, kernel height, kernel
 --- width); given.strides, given.dilations and given.sizes have three numbers, given.pads three pairs.
 function volumes.transposed(tools, x, filter, given)
-  local function apply(op, inputs, attrs, word) return tools:apply(op, inputs, attrs, word) end
-  local function reshape(value, shape, word) return apply("reshape", { value }, { shape = shape }, word) end
-  local function swapped(value, word) return apply("transpose", { value }, { perm = { 0, 2, 1, 3, 4 } }, word) end
   local batch, channels, depth, rows, columns = unpack(x.shape:table())
   local _, part, taps, kernel_height, kernel_width = unpack(filter.shape:table())
   local places, height, width = unpack(given.sizes)
   local groups, filters = given.groups, part * given.groups
 
-  local images = reshape(swapped(x, "depths"), { batch * depth, channels, rows, columns }, "images")
-  if taps > 1 then filter = swapped(filter, "filter_depths") end
-  filter = reshape(filter, { channels, taps * part, kernel_height, kernel_width }, "filter")
-  local parts = apply("conv2d_input_grad", { images, filter }, {
+  local images = reshape(tools, swapped(tools, x, "depths"), { batch * depth, channels, rows, columns }, "images")
+  if taps > 1 then filter = swapped(tools, filter, "filter_depths") end
+  filter = reshape(tools, filter, { channels, taps * part, kernel_height, kernel_width }, "filter")
+  local parts = tools:apply("conv2d_input_grad", { images, filter }, {
     shape = { batch * depth, taps * filters, height, width }, groups = groups,
     strides = { given.strides[2], given.strides[3] }, dilations = { given.dilations[2], given.dilations[3] },
     padding = windows.listed({ given.pads[2], given.pads[3] }, 4, 2),
   }, "spread")
   if taps > 1 and groups > 1 then  -- each tap's filters stand together
     local apart = { batch * depth, groups, taps, part * height * width }
-    parts = apply("transpose", { reshape(parts, apart, "taps") }, { perm = { 0, 2, 1, 3 } }, "groups")
+    parts = tools:apply("transpose", { reshape(tools, parts, apart, "taps") }, { perm = { 0, 2, 1, 3 } }, "groups")
   end
-  parts = reshape(parts, { batch, depth * taps, filters * height * width }, "parts")
+  parts = reshape(tools, parts, { batch, depth * taps, filters * height * width }, "parts")
 
   local list, most, lacks = parts_summed(places, depth, taps, given.pads[1][1], given.strides[1], given.dilations[1])
-  if lacks then parts = apply("pad", { parts }, { paddings = { 0, 0, 0, 1, 0, 0 } }, "and_nothing") end
+  if lacks then parts = tools:apply("pad", { parts }, { paddings = { 0, 0, 0, 1, 0, 0 } }, "and_nothing") end
   local result = tools:pick(parts, 1, list, "picked")
   if most > 1 then
-    result = reshape(result, { batch, places, most, filters * height * width }, "overlaps")
-    result = apply("reduce_sum", { result }, { axis = { 2 } }, "sums")
+    result = reshape(tools, result, { batch, places, most, filters * height * width }, "overlaps")
+    result = tools:apply("reduce_sum", { result }, { axis = { 2 } }, "sums")
   end
-  return swapped(reshape(result, { batch, places, filters, height, width }, "places"))
+  return swapped(tools, reshape(tools, result, { batch, places, filters, height, width }, "places"))
 end
 
 --- Pooling by an op of images; given.ksize and given.strides have three numbers.
 function volumes.pool(tools, op, x, given)
   local batch, channels, depth, height, width = unpack(x.shape:table())
   local function pooled(value, sizes, kernel, strides, padding, word)
-    local image = tools:apply("reshape", { value }, { shape = sizes }, word .. "_image")
+    local image = reshape(tools, value, sizes, word .. "_image")
     return tools:apply(op, { image }, {
       ksize = kernel, strides = strides, padding = padding, ceil_mode = given.ceil_mode,
     }, word)
@@ -135,7 +138,7 @@ function volumes.pool(tools, op, x, given)
   local along = windows.listed(type(pads) == "string" and pads or { pads[1], { 0, 0 } }, 4, 2)
   local deep = pooled(flat, { batch, channels, depth, height * width }, { kernel[1], 1 }, { strides[1], 1 }, along,
     "deep")
-  return tools:apply("reshape", { deep }, { shape = { batch, channels, deep.shape[2], height, width } })
+  return reshape(tools, deep, { batch, channels, deep.shape[2], height, width })
 end
 
 return volumes
