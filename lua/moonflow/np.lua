@@ -1,9 +1,9 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, applies element-wise functions.
--- What draws is in np/random.lua, what sorts and counts in np/order.lua, what gives and takes places in np/places.lua,
--- what cuts and repeats in np/shape.lua, what sums up data in np/statistics.lua, what goes along curves in
--- np/curves.lua, what reads and writes files in np/files.lua, np/sounds.lua, np/text.lua and np/torch7.lua, other sizes
--- of pictures in np/pictures.lua; linear algebra is in np/products.lua, np/linear.lua, np/equations.lua and
--- np/factors.lua; methods and operators of arrays are in ndarray.lua.
+-- What draws is in np/random.lua and np/random_formulas.lua, what sorts and counts in np/order.lua, what gives and
+-- takes places in np/places.lua, what cuts and repeats in np/shape.lua, what sums up data in np/statistics.lua, what
+-- goes along curves in np/curves.lua, what reads and writes files in np/files.lua, np/sounds.lua, np/text.lua and
+-- np/torch7.lua, other sizes of pictures in np/pictures.lua; linear algebra is in np/products.lua, np/linear.lua,
+-- np/equations.lua and np/factors.lua; methods and operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"

@@ -19,10 +19,12 @@ local function check_positive(value, name, called)
   check_all(value, 1 - value:gt(0), name, "above 0", called)
 end
 
--- What the formula makes of a uniform draw in (0, 1) and of what these names are given as, numbers or arrays. Without a
--- shape one number, or one for each where one of these is an array. `check` is called with them first.
-local function by_formula(generator, given, names, called, check, formula)
-  local of, shape = arrays_of(given, names, called)
+-- What the formula makes of a uniform draw in (0, 1) and of what these names are given as in a call of this signature,
+-- numbers or arrays. Without a shape one number, or one for each where one of these is an array. `check` is called with
+-- them first.
+local function by_formula(generator, called, names, check, formula, ...)
+  local given = called:parse(...)
+  local of, shape = arrays_of(given, names, called.where)
   local values = of or {}
   for i, name in ipairs(of and {} or names) do values[i] = given[name] end
   check(unpack(values))
@@ -39,10 +41,10 @@ local function located(called)
 end
 
 -- loc + scale * what the formula makes of a uniform draw.
-local function located_draw(generator, given, called, formula)
-  return by_formula(generator, given, { "loc", "scale" }, called,
-    function(_, scale) check_positive(scale, "scale", called) end,
-    function(u, loc, scale) return formula(u) * scale + loc end)
+local function located_draw(generator, called, formula, ...)
+  return by_formula(generator, called, { "loc", "scale" },
+    function(_, scale) check_positive(scale, "scale", called.where) end,
+    function(u, loc, scale) return formula(u) * scale + loc end, ...)
 end
 
 local laplace_signature = located "np.random.laplace"
@@ -52,9 +54,9 @@ local laplace_signature = located "np.random.laplace"
 --- @error a scale that is not above 0
 function Generator:laplace(...)
   arguments.check_self(self, Generator, "generator:laplace")
-  return located_draw(self, laplace_signature:parse(...), "np.random.laplace", function(u)
+  return located_draw(self, laplace_signature, function(u)
     return apply("where", u:lt(0.5), apply("log", u * 2), -apply("log", (1 - u) * 2))
-  end)
+  end, ...)
 end
 
 local logistic_signature = located "np.random.logistic"
@@ -64,9 +66,9 @@ local logistic_signature = located "np.random.logistic"
 --- @error a scale that is not above 0
 function Generator:logistic(...)
   arguments.check_self(self, Generator, "generator:logistic")
-  return located_draw(self, logistic_signature:parse(...), "np.random.logistic", function(u)
+  return located_draw(self, logistic_signature, function(u)
     return apply("log", u) - apply("log1p", -u)
-  end)
+  end, ...)
 end
 
 local gumbel_signature = located "np.random.gumbel"
@@ -76,15 +78,15 @@ local gumbel_signature = located "np.random.gumbel"
 --- @error a scale that is not above 0
 function Generator:gumbel(...)
   arguments.check_self(self, Generator, "generator:gumbel")
-  return located_draw(self, gumbel_signature:parse(...), "np.random.gumbel", function(u)
+  return located_draw(self, gumbel_signature, function(u)
     return -apply("log", -apply("log", u))
-  end)
+  end, ...)
 end
 
 -- One that is given by one positive number or by an array of such.
-local function of_one(generator, given, name, called, formula)
-  local function check(value) check_positive(value, name, called) end
-  return by_formula(generator, given, { name }, called, check, formula)
+local function of_one(generator, called, name, formula, ...)
+  local function check(value) check_positive(value, name, called.where) end
+  return by_formula(generator, called, { name }, check, formula, ...)
 end
 
 local pareto_signature = signature("np.random.pareto",
@@ -95,9 +97,9 @@ local pareto_signature = signature("np.random.pareto",
 --- @error an a that is not above 0
 function Generator:pareto(...)
   arguments.check_self(self, Generator, "generator:pareto")
-  return of_one(self, pareto_signature:parse(...), "a", "np.random.pareto", function(u, a)
+  return of_one(self, pareto_signature, "a", function(u, a)
     return apply("expm1", -apply("log1p", -u) / a)
-  end)
+  end, ...)
 end
 
 local weibull_signature = signature("np.random.weibull",
@@ -108,9 +110,9 @@ local weibull_signature = signature("np.random.weibull",
 --- @error an a that is not above 0
 function Generator:weibull(...)
   arguments.check_self(self, Generator, "generator:weibull")
-  return of_one(self, weibull_signature:parse(...), "a", "np.random.weibull", function(u, a)
+  return of_one(self, weibull_signature, "a", function(u, a)
     return (-apply("log1p", -u)) ^ (1 / a)
-  end)
+  end, ...)
 end
 
 local rayleigh_signature = signature("np.random.rayleigh",
@@ -121,9 +123,9 @@ local rayleigh_signature = signature("np.random.rayleigh",
 --- @error a scale that is not above 0
 function Generator:rayleigh(...)
   arguments.check_self(self, Generator, "generator:rayleigh")
-  return of_one(self, rayleigh_signature:parse(...), "scale", "np.random.rayleigh", function(u, scale)
+  return of_one(self, rayleigh_signature, "scale", function(u, scale)
     return apply("sqrt", apply("log1p", -u) * -2) * scale
-  end)
+  end, ...)
 end
 
 local geometric_signature = signature("np.random.geometric",
@@ -134,13 +136,13 @@ local geometric_signature = signature("np.random.geometric",
 --- @error p outside of (0, 1]
 function Generator:geometric(...)
   arguments.check_self(self, Generator, "generator:geometric")
-  local called = "np.random.geometric"
-  return by_formula(self, geometric_signature:parse(...), { "p" }, called, function(p)
+  return by_formula(self, geometric_signature, { "p" }, function(p)
     local chances = np.asarray(p, "float64"):reshape({ -1 })
-    check_all(chances, 1 - chances:gt(0) * chances:le(1), "p", "a chance above 0 and up to 1", called)
+    local is_bad = 1 - chances:gt(0) * chances:le(1)
+    check_all(chances, is_bad, "p", "a chance above 0 and up to 1", geometric_signature.where)
   end, function(u, p)
     return np.maximum(apply("ceil", apply("log1p", -u) / apply("log1p", -np.asarray(p, "float64"))), 1)
-  end)
+  end, ...)
 end
 
 local triangular_signature = signature("np.random.triangular", { { "left", "numbers" }, { "mode", "numbers" },
@@ -151,19 +153,18 @@ local triangular_signature = signature("np.random.triangular", { { "left", "numb
 --- @error not left <= mode <= right, or left and right are one
 function Generator:triangular(...)
   arguments.check_self(self, Generator, "generator:triangular")
-  local called = "np.random.triangular"
-  return by_formula(self, triangular_signature:parse(...), { "left", "mode", "right" }, called,
+  return by_formula(self, triangular_signature, { "left", "mode", "right" },
     function(left, mode, right)
       left, mode, right = np.asarray(left, "float64"), np.asarray(mode, "float64"), np.asarray(right, "float64")
       if not (left:le(mode) * mode:le(right) * left:lt(right)):all() then
-        fail("invalid_argument", called .. ": left, mode and right must come in this order, and left be below right")
+        triangular_signature:fail(": left, mode and right must come in this order, and left be below right")
       end
     end,
     function(u, left, mode, right)
       local width, rising, falling = right - left, mode - left, right - mode
       return apply("where", (u * width):lt(rising), apply("sqrt", u * width * rising) + left,
         -apply("sqrt", (1 - u) * width * falling) + right)
-    end)
+    end, ...)
 end
 
 local lognormal_signature = signature("np.random.lognormal",
