@@ -10,7 +10,7 @@ namespace moonflow::lua {
 
 namespace {
 
-constexpr int kCData = 10;                    // LuaJIT's type number of FFI objects
+constexpr int kCData = 10;  // LuaJIT's type number of FFI objects
 
 // "file:line" of the innermost script line that is not the library's; left empty when there is none.
 void find_where(lua_State* L, const State& state, char* where, size_t size) {
