@@ -183,6 +183,7 @@ void add_matmul(Catalog& catalog) {
       {{f32({2, 3, 4}), f32({2, 4, 5})}},
       {{f32({2, 2, 4, 3}), f32({2, 2, 5, 4})}, transposes(true, true)},
       {{f32({17, 9}), f32({9, 70})}, {{"mixed", std::string("bfloat16")}}},
+      {{f32({17, 9}), f32({70, 9})}, {{"transpose_b", true}, {"mixed", std::string("bfloat16")}}},
       {{f32({9, 17}), bf16({9, 70})}, {{"transpose_a", true}, {"mixed", std::string("float32")}}},
       {{f32({3, 47}), bf16({37, 47})}, {{"transpose_b", true}, {"mixed", std::string("float32")}}},
       {{bf16({13, 48}), f32({37, 48})}, {{"transpose_b", true}, {"mixed", std::string("bfloat16")}}},

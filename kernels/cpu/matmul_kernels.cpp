@@ -327,8 +327,9 @@ Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
 
 void prefer_panels(LayoutCall& call, const Product& sizes) {
   std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
-  const bool fits = call.input_types[0].dtype == DType::Float32 && call.input_types[1].dtype == DType::Float32 &&
-                    sizes.batch == 1 && sizes.rows > kFewRows && sizes.columns >= 2 * kPanelLanes && sizes.inner > 0 &&
+  const bool is_float32 = call.input_types[0].dtype == DType::Float32 &&
+                          call.input_types[1].dtype == DType::Float32 && call.attrs.string("mixed").empty();
+  const bool fits = is_float32 && sizes.batch == 1 && sizes.rows > kFewRows && sizes.columns >= 2 * kPanelLanes && sizes.inner > 0 &&
                     !sizes.transpose_a && sizes.transpose_b;
   if (!fits || !call.lasting[1]) return;
   call.inputs[1] = panel_layout(call.input_types[1]);
