@@ -143,26 +143,8 @@ void place(const Draft& draft, const std::vector<NodeId>& sequence, const Device
 
 // ---- keep ----------------------------------------------------------------------------------------------------
 
-// A step that reads variables which no step writes, and beside them at most constants, gives the same until somebody
-// else writes one of them; a constant in another layout is the same for ever. Such steps go to the front, in their
-// order. Other steps of constants alone stay where they are: the graph that gives variables their first values has
-// many, needs each once, and would hold all of their values at a time.
-void keep(const Draft& draft, LaidOut& laid_out) {
-  std::vector<bool> kept = draft.variables_only_read();
-  const auto is_constant = [&](ValueId origin) {
-    return draft.node(draft.maker(origin)).kind == Node::Constant;  // in whatever layout
-  };
-  for (DraftStep& step : laid_out.steps) {
-    bool reads_kept = false, reads_other = !step.is_reorder && !step.node->op->writes.empty();
-    for (const ValueId input : step.inputs) {
-      if (input == kNone) continue;
-      const ValueId origin = laid_out.origins[input];
-      reads_kept = reads_kept || kept[origin];
-      reads_other = reads_other || (!kept[origin] && !is_constant(origin));
-    }
-    step.kept = (reads_kept && !reads_other) || (step.is_reorder && is_constant(step.outputs[0]));
-    for (const ValueId output : step.outputs) kept[output] = step.kept;
-  }
+// Kept steps go to the front, in their order.
+void keep(LaidOut& laid_out) {
   std::stable_partition(laid_out.steps.begin(), laid_out.steps.end(), [](const DraftStep& step) { return step.kept; });
 }
 
@@ -479,7 +461,7 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
     const std::vector<NodeId> sequence = order(draft);
     place(draft, sequence, *device);
     LaidOut laid_out = lay_out(draft, sequence, *device);
-    keep(draft, laid_out);
+    keep(laid_out);
     Sources sources = prepare(*plan, draft, laid_out);
     const Storage storage = branch(*plan, draft, laid_out, sources);
     make_arena(*plan, draft, laid_out, storage);

@@ -194,13 +194,6 @@ std::vector<bool> Draft::variables_only_read() const {
   return only_read;
 }
 
-std::vector<bool> Draft::lasting() const {
-  std::vector<bool> result = variables_only_read();
-  for (NodeId id = 0; id < node_count(); ++id)
-    if (node(id).kind == Node::Constant) result[node(id).outputs[0]] = true;
-  return result;
-}
-
 std::vector<TensorType> Draft::types(const std::vector<ValueId>& values) const {
   std::vector<TensorType> types;
   for (const ValueId value : values) types.push_back(value == kNone ? TensorType{} : type(value));

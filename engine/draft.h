@@ -46,8 +46,6 @@ class Draft final : public Rewriter {
   ValueId root(ValueId value) const;
   // By value: the variables that no node writes.
   std::vector<bool> variables_only_read() const;
-  // By value: those, and constants.
-  std::vector<bool> lasting() const;
   // The types of an op's inputs or outputs; one without dims for what is left out.
   std::vector<TensorType> types(const std::vector<ValueId>& values) const;
   // A value beyond the graph's own: the same value in another layout.

@@ -13,7 +13,7 @@ class LayoutStage {
  public:
   // `taken`: of values in another layout than that in which they would be made without being told.
   LayoutStage(Draft& draft, Device& device, Taken taken = {})
-      : draft_(draft), device_(device), lasting_(draft.lasting()), taken_(std::move(taken)) {
+      : draft_(draft), device_(device), kept_(draft.variables_only_read()), taken_(std::move(taken)) {
     result_.layouts.resize(draft.value_count());
     taken_as_made_.resize(draft.value_count());
     for (ValueId value = 0; value < draft.value_count(); ++value) result_.origins.push_back(value);
@@ -38,13 +38,30 @@ class LayoutStage {
   }
 
  private:
+  bool is_kept(ValueId value) const { return kept_[result_.origins[value]]; }
+  bool lasts(ValueId value) const {
+    return is_kept(value) || draft_.node(draft_.maker(result_.origins[value])).kind == Node::Constant;
+  }
+
+  // Other nodes of constants alone are not kept: the graph that gives variables their first values has many, needs each
+  // once, and would hold all of their values at a time.
+  bool keeps(const Node& node) const {
+    bool any = false;
+    for (const ValueId input : node.inputs) {
+      if (input == kNone) continue;
+      if (!lasts(input)) return false;
+      any = any || is_kept(input);
+    }
+    return any && node.op->writes.empty();
+  }
+
   bool heeds_readers(const Node& node) const {
     return node.kind == Node::Op && device_.kernel(*node.op).heeds_readers;
   }
 
   void add(const Node& node) {
     if (!node.op->alias.empty()) return view(node, node.inputs[node.op->alias[0].input]);
-    DraftStep step{&node, false, node.inputs, node.outputs, false};
+    DraftStep step{&node, false, node.inputs, node.outputs, keeps(node)};
     const Kernel& kernel = device_.kernel(*node.op);
     const std::vector<TensorType> input_types = draft_.types(node.inputs), output_types = draft_.types(node.outputs);
     const std::vector<bool> present = presence(node.inputs);
@@ -59,7 +76,7 @@ class LayoutStage {
     if (kernel.layouts) {
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (present[i]) call.inputs[i] = result_.layouts[node.inputs[i]];
-        call.lasting.push_back(present[i] && lasting_[node.inputs[i]]);
+        call.lasting.push_back(present[i] && lasts(node.inputs[i]));
       }
       for (const ValueId output : node.outputs) {
         const auto found = taken_.find(output);
@@ -69,7 +86,10 @@ class LayoutStage {
     }
     for (size_t i = 0; i < step.inputs.size(); ++i)
       if (present[i]) step.inputs[i] = in_layout(step.inputs[i], call.inputs[i]);
-    for (size_t i = 0; i < step.outputs.size(); ++i) result_.layouts[step.outputs[i]] = call.outputs[i];
+    for (size_t i = 0; i < step.outputs.size(); ++i) {
+      result_.layouts[step.outputs[i]] = call.outputs[i];
+      kept_[step.outputs[i]] = step.kept;
+    }
     result_.steps.push_back(std::move(step));
     for (const ValueId output : node.outputs) offer(output);
   }
@@ -100,14 +120,15 @@ class LayoutStage {
     const ValueId copy = draft_.add_value(draft_.type(value), draft_.maker(value));
     result_.layouts.push_back(wanted);
     result_.origins.push_back(copy);
+    kept_.push_back(is_kept(value));
     copies_[value].push_back(copy);
-    result_.steps.push_back(DraftStep{&draft_.node(draft_.maker(value)), true, {value}, {copy}, false});
+    result_.steps.push_back(DraftStep{&draft_.node(draft_.maker(value)), true, {value}, {copy}, lasts(value)});
     return copy;
   }
 
   Draft& draft_;
   Device& device_;
-  const std::vector<bool> lasting_;  // by value of the graph
+  std::vector<bool> kept_;  // by origin: a variable that no step writes, or what a kept step makes
   const Taken taken_;
   std::map<ValueId, std::vector<ValueId>> copies_;  // of a value, in other layouts
   std::vector<bool> taken_as_made_;                 // by value: some reader takes no copy

@@ -14,6 +14,8 @@ struct DraftStep {
   bool is_reorder = false;
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
+  // It gives the same until somebody else writes a variable: it reads some which no step writes, or what follows from
+  // them, and beside these at most constants. A constant in another layout is the same for ever.
   bool kept = false;
 };
 

@@ -174,8 +174,8 @@ struct LayoutCall {
   const std::vector<TensorType>& output_types;
   std::vector<Layout> inputs;
   std::vector<Layout> outputs;
-  // By input: whether it is a constant, or a variable that the plan only reads, so that a reorder of it runs once and
-  // is kept.
+  // By input: whether it is a constant, or follows from variables that the plan only reads, so that a reorder of it
+  // runs once and is kept.
   std::vector<bool> lasting = {};
   bool allow_tf32 = false;  // as the KernelCall will have it
   // By output: the layout in which all that read it take it, where that is one and known. A kernel that can write it

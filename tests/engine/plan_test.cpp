@@ -367,6 +367,25 @@ TEST_CASE("a kernel learns which of its inputs last from run to run") {
   CHECK(toy.device->reorders == 2);  // there and back, in the first run; the others stay in rows
 }
 
+TEST_CASE("what follows from variables alone lasts as they do, and so do constants and views") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId w = graph.variable("w", vec(2)), x = graph.feed("x", vec(2));
+  const ValueId square = append(graph, "square", {w}, "square");
+  graph.tap(append(graph, "turning", {square}, "kept"), 1);
+  graph.tap(append(graph, "turning", {append(graph, "add", {square, x}, "sum")}, "moving"), 2);
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan) == std::vector<std::string>{"square 'square'", "reorder of 'square'", "turning 'kept'",
+                                                  "reorder of 'kept'", "add 'sum'", "turning 'moving'"});
+  CHECK(plan->kept_steps == 4);
+  toy.session.write("w", floats({1, 2}));
+  for (int run = 0; run < 2; ++run) {
+    const std::vector<Tensor> results = toy.call(plan, {floats({0, 1})});
+    CHECK(values(results[0]) == std::vector<float>{1, 16});
+    CHECK(values(results[1]) == std::vector<float>{1, 25});
+  }
+}
+
 TEST_CASE("a tapped variable shows its value before the update") {
   ToySession toy;
   Graph graph(toy.session.catalog());
