@@ -30,6 +30,7 @@
 #include <optional>
 
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/marked_layout.h"
 
 namespace moonflow::cpu {
 namespace {
@@ -223,29 +224,16 @@ int64_t batch_tiles(const Conv& conv, ConvKind kind) {
 
 // ---- filters kept as weights ---------------------------------------------------------------------------------
 
-// The description of a filter's layout as weights at the points: a mark that no other layout of the CPU has, then this.
-constexpr char kMark[8] = {'w', 'i', 'n', 'o', 'g', 'r', 'a', 'd'};
-
 Layout layout_of_points(const FilterPoints& form) {
-  Layout layout;
-  layout.description.resize(sizeof kMark + sizeof form);  // integers of 64 bits alone, so there is no padding
-  std::memcpy(layout.description.data(), kMark, sizeof kMark);
-  std::memcpy(layout.description.data() + sizeof kMark, &form, sizeof form);
-  layout.bytes = form.points() * form.step() * static_cast<int64_t>(sizeof(float));
-  return layout;
+  return marked_layout(form, form.points() * form.step() * static_cast<int64_t>(sizeof(float)));
 }
 
 }  // namespace
 
-bool is_winograd_filter(const Layout& layout) {
-  return layout.description.size() == sizeof kMark + sizeof(FilterPoints) &&
-         std::memcmp(layout.description.data(), kMark, sizeof kMark) == 0;
-}
+bool is_winograd_filter(const Layout& layout) { return is_marked<FilterPoints>(layout); }
 
 Launch winograd_filter(const Layout& layout) {
-  FilterPoints form;
-  std::memcpy(&form, layout.description.data() + sizeof kMark, sizeof form);
-  return [form](const LaunchCall& launch) {
+  return [form = marked_form<FilterPoints>(layout)](const LaunchCall& launch) {
     if (form.taps == 3) return transform_filter<3>(form, launch.input<float>(0), threads(), launch.output<float>(0));
     transform_filter<5>(form, launch.input<float>(0), threads(), launch.output<float>(0));
   };

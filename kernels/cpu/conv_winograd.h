@@ -26,6 +26,7 @@ inline int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1)
 
 // A filter as weights at the points: what it is made from, and how large it becomes.
 struct FilterPoints {
+  static constexpr char kMark[] = "winograd";
   int64_t taps;
   int64_t summed, produced;  // channels
   FilterSteps steps;
