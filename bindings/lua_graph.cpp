@@ -260,9 +260,9 @@ int nodes(lua_State* L) {
 
 }  // namespace
 
-// session:graph(job_name, dtype of mixed precision or nil, allow_tf32 or nil) -> graph
+// session:graph(job_name, dtype of mixed precision or nil, allow_tf32 or nil, quantizes_weights or nil) -> graph
 int make_graph(lua_State* L) {
-  lua_settop(L, 4);
+  lua_settop(L, 5);
   GraphBox& box = push_box<GraphBox>(L);
   protect(L, [&] {
     const SessionBox& session = box_at<SessionBox>(L, 1, "a session");
@@ -277,6 +277,7 @@ int make_graph(lua_State* L) {
       box.graph->mixed_precision = narrow;
     }
     box.graph->allow_tf32 = lua_toboolean(L, 4) != 0;
+    box.graph->quantizes_weights = lua_toboolean(L, 5) != 0;
   });
   return 1;
 }

@@ -29,6 +29,7 @@ class Draft final : public Rewriter {
   bool tapped(ValueId value) const override { return tapped_[value]; }
   bool is_variable(ValueId value) const override { return nodes_[makers_[root(value)]]->kind == Node::Variable; }
   bool launches_cost() const override { return launches_cost_; }
+  bool quantizes_weights() const override { return graph_.quantizes_weights; }
   NodeId node_count() const override { return static_cast<NodeId>(nodes_.size()); }
   bool live(NodeId id) const override { return live_[id]; }
   const std::vector<NodeId>& readers(ValueId value) const override;

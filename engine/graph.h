@@ -67,6 +67,8 @@ class Graph {
   std::optional<DType> mixed_precision;
   // Its products may round their float32 factors to TF32, where the device has that; see KernelCall.
   bool allow_tf32 = false;
+  // Where a kernel is faster so, it may keep a weight that no op writes as numbers of 8 bits, each row with its scale.
+  bool quantizes_weights = false;
 
   const Catalog& catalog() const { return *catalog_; }
   const std::deque<Node>& nodes() const { return nodes_; }

@@ -73,6 +73,7 @@ class LayoutStage {
                     std::vector<Layout>(node.inputs.size()),
                     std::vector<Layout>(node.outputs.size())};
     call.allow_tf32 = draft_.graph().allow_tf32 && !is_precise(node);
+    call.quantizes_weights = draft_.graph().quantizes_weights && !is_precise(node);
     if (kernel.layouts) {
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (present[i]) call.inputs[i] = result_.layouts[node.inputs[i]];

@@ -36,6 +36,7 @@ class MixedPrecision {
     draft_.drop_dead_nodes();
     pays_ = computes_enough();
     result_.allow_tf32 = graph_.allow_tf32 || !pays_;
+    result_.quantizes_weights = graph_.quantizes_weights;
     kept_ = draft_.variables_only_read();
     find_wanted();
     for (NodeId id = 0; id < draft_.node_count(); ++id) copy(id);

@@ -177,7 +177,8 @@ struct LayoutCall {
   // By input: whether it is a constant, or follows from variables that the plan only reads, so that a reorder of it
   // runs once and is kept.
   std::vector<bool> lasting = {};
-  bool allow_tf32 = false;  // as the KernelCall will have it
+  bool allow_tf32 = false;         // as the KernelCall will have it
+  bool quantizes_weights = false;  // a layout of what lasts may round it to numbers of 8 bits; see Graph
   // By output: the layout in which all that read it take it, where that is one and known. A kernel that can write it
   // so saves a reorder.
   std::vector<std::optional<Layout>> taken = {};

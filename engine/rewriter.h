@@ -25,6 +25,8 @@ class Rewriter {
   virtual bool is_variable(ValueId value) const = 0;
   // Whether it is launches that cost, since the device works them off later: there a fusion pays that only saves one.
   virtual bool launches_cost() const = 0;
+  // As the graph says: a product that may keep its weight in 8 bits had better stay one.
+  virtual bool quantizes_weights() const = 0;
   // All nodes are those below node_count() that are live: the others are not needed, or have been fused.
   virtual NodeId node_count() const = 0;
   virtual bool live(NodeId id) const = 0;

@@ -145,6 +145,7 @@ bool fuse_dense_pair(Rewriter& graph, NodeId second_id) {
   const Node& first = graph.node(first_id);
   const DType dtype = graph.type(hidden).dtype;
   if (dtype != DType::Float32 && dtype != DType::Float64) return false;
+  if (graph.quantizes_weights()) return false;
   for (const Node* dense : {&first, &second}) {
     if (!dense->attrs.string("mixed").empty() || dense->inputs[2] == kNone) return false;
   }

@@ -85,11 +85,11 @@ std::vector<ValueId> grad_matmul(GradCall& call) {
 // ---- kernels ---------------------------------------------------------------------------------------------------
 
 void matmul_layouts(LayoutCall& call) {
-  cpu::prefer_panels(call, matmul_product(call.attrs, call.input_types[0].shape, call.input_types[1].shape));
+  cpu::choose_layouts(call, matmul_product(call.attrs, call.input_types[0].shape, call.input_types[1].shape));
 }
 
 void dense_layouts(LayoutCall& call) {
-  cpu::prefer_panels(call, dense_product(call.input_types[0].shape, call.input_types[1].shape));
+  cpu::choose_layouts(call, dense_product(call.input_types[0].shape, call.input_types[1].shape));
 }
 
 Launch prepare_matmul(KernelCall& call) {

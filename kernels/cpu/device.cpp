@@ -21,6 +21,7 @@
 #include "kernels/cpu/box.h"
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/image_layouts.h"
+#include "kernels/cpu/matmul_quantized.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/simd.h"
 
@@ -167,7 +168,7 @@ class CpuDevice : public Device {
 };
 
 Layout CpuDevice::reshaped(const TensorType& type, const Layout& layout, const TensorType& to) const {
-  return is_winograd_filter(layout) ? Layout{} : cpu::reshaped_image(type, layout, to);
+  return is_blocked(layout) ? cpu::reshaped_image(type, layout, to) : Layout{};
 }
 
 // In rows where the layout is row-major, of the axes that the other side has: a form may split one (grouped filters),
@@ -184,6 +185,7 @@ Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layo
     return [bytes](const LaunchCall& call) { copy_bytes(call.outputs[0], call.inputs[0], bytes); };
   }
   if (is_winograd_filter(to) && from.row_major()) return winograd_filter(to);
+  if (is_quantized(to) && from.row_major()) return quantizer(to);
   const Blocked source = form_beside(type, from, to), target = form_beside(type, to, from);
   const bool is_simple = !source.is_padded() && !target.is_padded() && source.block_count + target.block_count < 2;
   if (!is_simple && !real_time) {
@@ -226,6 +228,7 @@ Launch CpuDevice::reorder_primitive(const Blocked& from, const Blocked& to, cons
 std::string CpuDevice::describe(const Layout& layout) const {
   if (layout.row_major()) return "rows";
   if (is_winograd_filter(layout)) return "winograd";
+  if (is_quantized(layout)) return "8 bits";
   return is_blocked(layout) ? blocked({}, layout).name() : "private";
 }
 

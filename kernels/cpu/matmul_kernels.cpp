@@ -5,6 +5,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/matmul_bfloat16.h"
 #include "kernels/cpu/matmul_few_rows.h"
+#include "kernels/cpu/matmul_quantized.h"
 #include "kernels/cpu/matmul_sparse.h"
 #include "kernels/cpu/matmul_stack.h"
 #include "kernels/cpu/matmul_tiles.h"
@@ -58,6 +59,8 @@ Launch prepare_packed(const Product& product, Finish finish, KernelCall& call) {
 // Up to this many rows the product is bound by reading b once, and kernels that pack nothing are up to four times
 // faster than the matmul primitive; from 16 rows on it is the other way round.
 constexpr int64_t kFewRows = 8;
+// So many weights have to be read for it that fewer bytes of each pay.
+constexpr int64_t kLeastWeights = 1 << 15;
 
 // Whether it sums along rows of both factors as they lie. A single row or column lies as its transpose does.
 bool is_along_rows(const Product& sizes) {
@@ -140,6 +143,16 @@ Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) 
 // Panels of kPanelLanes rows of the weight, side by side.
 Layout panel_layout(const TensorType& weight) {
   return layout_of(Blocked::dense(weight.shape.dims(), {0, 1}, 0, kPanelLanes), weight);
+}
+
+// Nor is one read so that is kept in 8 bits, for a product whose time is that of reading it.
+Launch prepare_quantized(const Product& sizes, Finish finish, KernelCall& call) {
+  call.scratch_bytes = quantized_scratch_bytes(sizes);
+  return finished<float>(sizes, finish,
+                         [sizes, backwards = false](const float* a, const float* b, float* out, void* scratch) mutable {
+                           multiply_quantized(sizes, a, b, out, scratch, backwards);
+                           backwards = !backwards;
+                         });
 }
 
 Launch prepare_panels(const Product& sizes, Finish finish) {
@@ -236,6 +249,7 @@ constexpr bool kPrimitivesMultiply = false;
 
 Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
   if (sizes.inner == 0) return prepare_packed<float>(sizes, finish, call);
+  if (is_quantized(call.input_layouts[1])) return prepare_quantized(sizes, finish, call);
   if (!call.input_layouts[1].row_major())
     return unless_sparse({sizes, true}, sizes, finish, call, prepare_panels(sizes, finish));
   const bool tiny = is_small_stack(sizes);
@@ -325,21 +339,25 @@ Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
   return narrow ? prepare_narrow_product(sizes, finish, *narrow, call) : prepare_wide_product(sizes, finish, call);
 }
 
-void prefer_panels(LayoutCall& call, const Product& sizes) {
+void choose_layouts(LayoutCall& call, const Product& sizes) {
+  const bool in_rows = call.inputs[1].row_major();
   std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
-  const bool is_float32 = call.input_types[0].dtype == DType::Float32 &&
-                          call.input_types[1].dtype == DType::Float32 && call.attrs.string("mixed").empty();
-  const bool fits = is_float32 && sizes.batch == 1 && sizes.rows > kFewRows && sizes.columns >= 2 * kPanelLanes && sizes.inner > 0 &&
-                    !sizes.transpose_a && sizes.transpose_b;
-  if (!fits || !call.lasting[1]) return;
-  call.inputs[1] = panel_layout(call.input_types[1]);
+  const bool is_float32 = call.input_types[0].dtype == DType::Float32 && call.input_types[1].dtype == DType::Float32 &&
+                          call.attrs.string("mixed").empty();
+  const bool a_in_rows = !sizes.transpose_a || sizes.rows == 1;
+  if (!call.lasting[1] || !is_float32 || !a_in_rows || sizes.batch > 1) return;
+  if (sizes.rows <= kFewRows) {
+    if (call.quantizes_weights && in_rows && sizes.inner * sizes.columns >= kLeastWeights)
+      call.inputs[1] = quantized_layout(sizes);
+  } else if (sizes.columns >= 2 * kPanelLanes && sizes.inner > 0 && sizes.transpose_b) {
+    call.inputs[1] = panel_layout(call.input_types[1]);
+  }
 }
 
 // Packing and rounding must be little beside the product. Of a few rows they are not: there the gain is that half as
 // much is read of a weight that has been rounded before.
 bool narrow_pays(const Product& sizes, DType narrow, DType b) {
   constexpr double kLeastFlops = 4e6;
-  constexpr int64_t kLeastWeights = 1 << 15;
   if (narrow != DType::BFloat16 || !multiplies_bfloat16()) return false;
   if (sizes.batch > 1 || sizes.rows > kFewRows) return flops_of(sizes) >= kLeastFlops;
   return b == narrow && sizes.transpose_b && !sizes.transpose_a && sizes.inner * sizes.columns >= kLeastWeights;

@@ -13,8 +13,8 @@ struct Finish {
 
 // Of the first two inputs, narrow ones and those of mixed precision too.
 Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call);
-// A weight that a plan only reads is laid out once, as the tiles of a product read it, and kept.
-void prefer_panels(LayoutCall& call, const Product& sizes);
+// A weight that lasts is laid out once, as the tiles of a product read it or in 8 bits, and kept.
+void choose_layouts(LayoutCall& call, const Product& sizes);
 // Whether to round the factors is worth its time; `b` is the dtype of the second.
 bool narrow_pays(const Product& sizes, DType narrow, DType b);
 

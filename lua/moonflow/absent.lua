@@ -23,7 +23,7 @@ local rows = {
 
   -- options of flow.function_config(), here and as a table
   { "config", "enable_qat enable_quantization_aware_training qat",
-    "training for int8 is not supported; enable_auto_mixed_precision is for half the bytes" },
+    "training for int8 is not supported; enable_weight_quantization is for predictions with weights of 8 bits" },
   { "config", "tensorrt", "job:prepare() is for fast predictions, job:export_onnx(path) for other systems" },
   { "config", "static_mem_alloc_policy_white_list static_mem_alloc_algo_white_list",
     "memory is planned in one way; leave it out" },
@@ -55,8 +55,8 @@ local rows = {
   { "flow", "tensorrt saved_model serving",
     "job:prepare() is for fast predictions, job:export_onnx(path) for other systems" },
   { "flow.onnx", "export", "job:export_onnx(path) writes one" },
-  { "flow", "quantization", "training for int8 is not supported; flow.function_config has enable_auto_mixed_precision "
-    .. "for half the bytes" },
+  { "flow", "quantization", "training for int8 is not supported; flow.function_config has enable_weight_quantization "
+    .. "for predictions with weights of 8 bits" },
 
   -- shapes that only a run knows
   { "flow", "argwhere nonzero sync_dynamic_resize",

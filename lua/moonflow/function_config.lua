@@ -79,6 +79,10 @@ local effective = {
     return "mixed_precision", value,
       "mixed_precision_dtype", check_narrow("enable_auto_mixed_precision's second argument", dtype)
   end,
+  enable_weight_quantization = function(value)
+    if value == nil then value = true end
+    return "weight_quantization", check_switch("enable_weight_quantization", value)
+  end,
   mixed_precision_dtype = function(value)
     return "mixed_precision_dtype", check_narrow("mixed_precision_dtype", value)
   end,
@@ -182,7 +186,29 @@ function FunctionConfig.__newindex(_, name)
   arguments.want_colon("config:" .. tostring(name))
 end
 
---- A configuration to be filled by its methods: `config:default_data_type(flow.float)`, `config.train:primary_lr(0.1)`.
+--- A configuration of a job, `function_config` of its spec: filled by its methods,
+--- `config:default_data_type(flow.float)`, `config.train:primary_lr(0.1)`. A plain table says the same:
+--- { default_data_type = flow.float }.
+--- default_data_type: the dtype of variables and constants that say none (flow.float)
+--- default_initializer: what variables begin with that say nothing
+--- default_placement_scope: a flow.scope.placement for ops outside of one
+--- enable_auto_mixed_precision(true, dtype): ops may compute in flow.bfloat16 (default) or flow.float16, whose losses
+---   want a loss_scale_policy, where that is faster; a step of less than 10 GFLOP on a gpu is as with allow_tf32
+---   instead. In a table the dtype is mixed_precision_dtype
+--- allow_tf32: on a gpu, products and convolutions may round their float32 factors to 10 bits of fraction; results are
+---   good to about 1e-3 instead of 1e-5
+--- enable_weight_quantization: on the CPU, products of up to 8 rows may read weights that the job only reads in 8 bits,
+---   each row of them, or column, with its scale; predictions change by about a hundredth
+--- winograd: false has convolutions computed as direct sums (true)
+--- cudnn_conv_heuristic_search_algo: false has the ways to compute each convolution timed on a gpu when the job is
+---   made, and the fastest kept, on disk too; runs of one machine are alike, those of another may differ in the last
+---   bits, which cudnn_conv_use_deterministic_algo_only = true or winograd = false forbid
+--- concurrency_width: how many calls may be under way (flow.config.inflight says it of all jobs)
+--- kept_plans: of how many shapes of its lists a job keeps the plans, those that were used last (8); each has memory of
+---   its own
+--- indexed_slices_optimizer_conf: a table asks for an optimizer that changes only the rows that were picked
+--- train: of the oldest dialect, primary_lr, secondary_lr, loss_scale_factor and model_update_conf
+--- Other options of OneFlow, about memory, NCCL, cuDNN and such, are accepted and change nothing.
 function function_config.new()
   local train = setmetatable({ values = {} }, TrainConfig)
   return setmetatable({ values = {}, train = train }, FunctionConfig)
@@ -193,19 +219,8 @@ function function_config.is(value)
   return getmetatable(value) == FunctionConfig
 end
 
---- The settings of a job out of an object, a plain table or nothing: default_data_type, default_initializer, placement,
---- view, max_in_flight, kept_plans (8: of how many shapes of its lists a job keeps the plans, those that were used
---- last; each has memory of its own), winograd (false: convolutions are direct sums), mixed_precision (the dtype that
---- ops may compute in where that is faster, which `mixed_precision_dtype` chooses and `enable_auto_mixed_precision`
---- allows: bfloat16, or float16, whose losses want a loss_scale_policy; of an object both are one call,
---- `config:enable_auto_mixed_precision(true, flow.float16)`; steps of less than 10 GFLOP on a gpu are as with
---- allow_tf32 instead), allow_tf32 (true: on a gpu, products and convolutions may round their float32 factors to TF32,
---- 10 bits of fraction; results are good to about 1e-3 instead of 1e-5), times_convolutions (by
---- cudnn_conv_heuristic_search_algo = false: on a gpu the ways to compute each are timed when the job is made, and the
---- fastest is kept, on disk too; runs of one machine are alike, those of another may differ in the last bits, which
---- cudnn_conv_use_deterministic_algo_only = true or winograd = false forbid), indexed_slices (by
---- indexed_slices_optimizer_conf: the optimizer has to be one that changes only the rows that were picked, of all
---- tables), train (of the oldest dialect) and whether it `trains`.
+--- The settings of a job out of an object, a plain table or nothing, under the names that the library knows them by:
+--- mixed_precision is the dtype or nil, times_convolutions whether to, and `trains` whether the oldest dialect does.
 function function_config.settle(given)
   local settled = { default_data_type = "float32", kept_plans = 8, train = {} }
   if function_config.is(given) then

@@ -118,8 +118,9 @@ end
 --- @param job Job       name, type, config, inputs, returns, body, site, board
 --- @param leaves table  list of { name, placeholder, shape }
 function plan.make(job, leaves)
-  local graph = session.handle():graph(job.name, job.config.mixed_precision, job.config.allow_tf32)
-  local t = trace.new(graph, { job = job.name, draws_as = job.draws_as, type = job.type, config = job.config,
+  local config = job.config
+  local graph = session.handle():graph(job.name, config.mixed_precision, config.allow_tf32, config.weight_quantization)
+  local t = trace.new(graph, { job = job.name, draws_as = job.draws_as, type = job.type, config = config,
                                legacy = job.legacy, inputs = #leaves })
   local self = setmetatable({ job = job, job_name = job.name, graph = graph, watches = {}, shown = {}, values = {},
                               switches = {}, board = job.board, ready = false,

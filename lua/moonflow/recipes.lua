@@ -20,6 +20,7 @@ return {
   { training, "Rates, clipping, weight decay", "learning rate schedule scheduler warmup gradient clipping optimizer "
     .. "freeze regularizer l2" },
   { training, "In bfloat16", "mixed precision half precision autocast amp float16 loss scale" },
+  { training, "Weights in 8 bits", "quantization quantize int8 inference faster batch 1 latency" },
   { training, "More than fits into memory", "out of memory oom recompute gradient activation checkpointing "
     .. "accumulation accumulate large batch deep" },
   { training, "Measures of a prediction", "metrics auc roc log loss confusion matrix precision recall f1 ndcg r2 "
