@@ -26,6 +26,9 @@ function models.mlp(images)
   return flow.layers.dense(hidden, 10, { name = "mlp-output" })
 end
 
+--- One layer of 4096 units, as nets that write texts have many. Values (batch, 4096).
+function models.wide(values) return flow.layers.dense(values, 4096, { name = "wide" }) end
+
 --- ResNet-18 for images of CIFAR's size, (batch, 3, 32, 32): a 3x3 stem without pooling, then four stages of two
 --- residual blocks with 64, 128, 256 and 512 channels.
 function models.resnet18(images)

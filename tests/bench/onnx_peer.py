@@ -4,6 +4,7 @@ Serves measurements (peer.py).
 usage: onnx_peer.py THREADS
 """
 import sys
+import tempfile
 
 import numpy
 import onnx
@@ -53,17 +54,33 @@ class Net:
     def dense(self, x, size, units):
         return self.op("Gemm", x, self.weight(units, size), self.weight(units), transB=1)
 
-    def session(self, output, output_shape):
+    def model(self, output, output_shape):
         graph = helper.make_graph(
             self.nodes, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)],
             [helper.make_tensor_value_info(output, TensorProto.FLOAT, output_shape)], self.weights)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
         onnx.checker.check_model(model)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return model
+
+    def session(self, output, output_shape):
+        return start(self.model(output, output_shape))
+
+
+def start(model):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def quantized(model):
+    """Its weights in 8 bits, by ONNX Runtime's own tool, which goes from file to file."""
+    from onnxruntime.quantization import quantize_dynamic
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + "/quantized.onnx"
+        quantize_dynamic(model, path, per_channel=True)
+        return onnx.load(path)
 
 
 def lenet(batch):
@@ -76,6 +93,11 @@ def lenet(batch):
 def mlp(batch):
     net = Net(batch, 1, 28, 28)
     return net.session(net.dense(net.relu(net.dense(net.flat("x"), 784, 512)), 512, 10), [batch, 10])
+
+
+def wide(batch):
+    net = Net(batch, 4096)
+    return net.model(net.dense("x", 4096, 4096), [batch, 4096])
 
 
 def policy(batch):
@@ -138,6 +160,8 @@ ROWS = {
     "MLP predict, batch 100": lambda: calls(mlp, 100),
     "ResNet-18 predict": lambda: calls(resnet18, 100),
     "MobileNetV2 predict, batch 1": lambda: calls(mobilenet, 1),
+    "dense 4096, batch 1": lambda: calls(lambda batch: start(wide(batch)), 1),
+    "dense 4096, batch 1, 8 bits": lambda: calls(lambda batch: start(quantized(wide(batch))), 1),
     "policy predict, batch 1": lambda: calls(policy, 1),
     "call of relu(x + 1) on 5 floats": lambda: calls(relu, 5),
 }

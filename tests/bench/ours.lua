@@ -59,7 +59,7 @@ local placement = device and { device, "0:0" }
 -- The precisions of a row: none, strict float32; "bf16", as PyTorch's autocast to it; "tf32", on a gpu.
 local function config(precision, slots)
   return { enable_auto_mixed_precision = precision == "bf16" or nil, allow_tf32 = precision == "tf32" or nil,
-           concurrency_width = slots }
+           enable_weight_quantization = precision == "8 bits" or nil, concurrency_width = slots }
 end
 
 local function train_job(model, inputs, classes, precision, watch, handler, slots)
@@ -304,6 +304,8 @@ local function asynchronous_calls()
 end
 
 -- What an op gives is dropped at once, as PyTorch's is.
+local function wide_row() return np.random.uniform(0, 1, { 1, 4096 }):astype(flow.float) end
+
 local function predicting_op(op)
   local x = np.random.uniform(op.low, 1, op.shape):astype(flow.float)
   return predicting(function(images) return op.body(images) end, x)
@@ -331,6 +333,8 @@ local rows = {
   ["MLP predict, batch 1"] = function() return predicting(models.mlp, first(1, digits)) end,
   ["MLP predict, batch 1, bf16"] = function() return predicting(models.mlp, first(1, digits), "bf16") end,
   ["MLP predict, batch 100"] = function() return predicting(models.mlp, digits) end,
+  ["dense 4096, batch 1"] = function() return predicting(models.wide, wide_row()) end,
+  ["dense 4096, batch 1, 8 bits"] = function() return predicting(models.wide, wide_row(), "8 bits") end,
   ["ResNet-18 training"] = function() return training(models.resnet18, pictures) end,
   ["MobileNetV2 training, batch 32"] = function() return training(models.mobilenet, photos) end,
   ["MobileNetV2 predict, batch 1"] = function() return predicting(models.mobilenet, first(1, photos)) end,

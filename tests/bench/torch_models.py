@@ -107,6 +107,16 @@ class Transformer(nn.Module):
         return self.output(self.layers(x).mean(1))
 
 
+class Wide(nn.Module):
+    """One layer of 4096 units."""
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4096, 4096)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
 class Policy(nn.Module):
     """What an agent asks at every step."""
     def __init__(self):
