@@ -186,8 +186,8 @@ function FunctionConfig.__newindex(_, name)
   arguments.want_colon("config:" .. tostring(name))
 end
 
---- A configuration of a job, `function_config` of its spec: filled by its methods,
---- `config:default_data_type(flow.float)`, `config.train:primary_lr(0.1)`. A plain table says the same:
+--- A configuration to be filled by its methods, `config:default_data_type(flow.float)`,
+--- `config.train:primary_lr(0.1)`. As `function_config` of a job's spec a plain table says the same:
 --- { default_data_type = flow.float }.
 --- default_data_type: the dtype of variables and constants that say none (flow.float)
 --- default_initializer: what variables begin with that say nothing

@@ -1,9 +1,10 @@
--- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, applies element-wise functions.
--- What draws is in np/random.lua and np/random_formulas.lua, what sorts and counts in np/order.lua, what gives and
--- takes places in np/places.lua, what cuts and repeats in np/shape.lua, what sums up data in np/statistics.lua, what
--- goes along curves in np/curves.lua, what reads and writes files in np/files.lua, np/sounds.lua, np/text.lua and
--- np/torch7.lua, other sizes of pictures in np/pictures.lua; linear algebra is in np/products.lua, np/linear.lua,
--- np/equations.lua and np/factors.lua; methods and operators of arrays are in ndarray.lua.
+-- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays and compares them.
+-- What goes element by element is in np/elementwise.lua, what draws in np/random.lua and np/random_formulas.lua, what
+-- sorts and counts in np/order.lua, what gives and takes places in np/places.lua, what cuts and repeats in
+-- np/shape.lua, what sums up data in np/statistics.lua, what goes along curves in np/curves.lua, what reads and writes
+-- files in np/files.lua, np/sounds.lua, np/text.lua and np/torch7.lua, other sizes of pictures in np/pictures.lua;
+-- linear algebra is in np/products.lua, np/linear.lua, np/equations.lua and np/factors.lua; methods and operators of
+-- arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -13,8 +14,7 @@ local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 
-local evaluate, cast, floating, as_array, is_array =
-  ndarray.evaluate, ndarray.cast, ndarray.floating, ndarray.as_array, ndarray.is_array
+local evaluate, cast, as_array, is_array = ndarray.evaluate, ndarray.cast, ndarray.as_array, ndarray.is_array
 local signature, flat_list = arguments.signature, arguments.flat_list
 local fail = errors.raise
 
@@ -264,176 +264,7 @@ for _, name in ipairs({
   np[name] = function(a, ...) return method(as_array(a, "np." .. name), ...) end
 end
 
--- ---- element-wise functions ---------------------------------------------------------------------------------------
-
--- These take their arguments by position alone, and what is given beyond them would be lost without a word: the third
--- array of a maximum, the base of a logarithm, NumPy's `out`.
-
---- Element by element. Of a number a number, in double precision.
-local function elementwise(name, apply)
-  local one = signature("np." .. name, { { "x", "any" } })
-  np[name] = function(x, ...)
-    if ... ~= nil then one:too_many(1 + select("#", ...)) end
-    if type(x) == "number" then return apply(core.array(x, "float64", {})):item() end
-    return apply(as_array(x, "np." .. name))
-  end
-end
-
-for name, op in pairs({
-  exp = "exp", expm1 = "expm1", log = "log", log1p = "log1p", sqrt = "sqrt", reciprocal = "reciprocal",
-  sin = "sin", cos = "cos", tan = "tan", arcsin = "asin", arccos = "acos", arctan = "atan",
-  sinh = "sinh", cosh = "cosh", tanh = "tanh", arcsinh = "asinh", arccosh = "acosh", arctanh = "atanh",
-}) do
-  elementwise(name, function(a) return (evaluate(op, { floating(a) }, {})) end)
-end
-
--- Integers are whole already.
-for name, op in pairs({ floor = "floor", ceil = "ceil", rint = "rint" }) do
-  elementwise(name, function(a) return dtypes.floating[a.dtype] and evaluate(op, { a }, {}) or a:copy() end)
-end
-elementwise("sign", function(a)
-  return np.where(a:eq(a), cast((evaluate("sign", { floating(a) }, {})), a.dtype), a)  -- a NaN stays one
-end)
-elementwise("abs", function(a) return (evaluate("abs", { a }, {})) end)
-elementwise("negative", function(a) return -a end)
-elementwise("square", function(a) return a * a end)
-elementwise("isnan", function(a) return a:ne(a) end)
-elementwise("isfinite", function(a) return np.abs(a):lt(math.huge) end)
-elementwise("isinf", function(a) return np.abs(a):eq(math.huge) end)
-np.absolute = np.abs
-elementwise("trunc", function(a) return np.where(a:lt(0), np.ceil(a), np.floor(a)) end)
-elementwise("deg2rad", function(a) return floating(a) * (math.pi / 180) end)
-elementwise("rad2deg", function(a) return floating(a) * (180 / math.pi) end)
-
--- Other logarithms are quotients, so they are taken in double precision: those of powers are whole in float32.
-for name, base in pairs({ log2 = 2, log10 = 10 }) do
-  elementwise(name, function(a)
-    a = floating(a)
-    return cast(np.log(a:astype("float64")) / math.log(base), a.dtype)
-  end)
-end
-
-local GREATEST = { float32 = 2 ^ 128 - 2 ^ 104, float64 = 1.7976931348623157e308, bfloat16 = 2 ^ 128 - 2 ^ 120,
-                   float16 = 65504 }
-local number_signature = signature("np.nan_to_num",
-  { { "x", "any" }, { "nan", "number", 0 }, { "posinf", "number?" }, { "neginf", "number?" } })
---- With `nan` in place of what is not a number, and in place of infinities `posinf` and `neginf`, or else the greatest
---- and least number of the dtype.
-function np.nan_to_num(...)
-  local given = number_signature:parse(...)
-  local x = as_array(given.x, "np.nan_to_num")
-  local most = GREATEST[x.dtype]
-  if not most then return x:copy() end
-  x = np.where(np.isnan(x), given.nan, x)
-  x = np.where(x:eq(math.huge), given.posinf or most, x)
-  return np.where(x:eq(-math.huge), given.neginf or -most, x)
-end
-
-local round_signature = signature("np.round", { { "x", "any" }, { "decimals", "integer", 0 } })
---- Rounded to `decimals` places, halves to even; below 0 to tens, hundreds and so on. Integers stay integers.
-function np.round(...)
-  local given = round_signature:parse(...)
-  local x, decimals = given.x, given.decimals
-  if decimals == 0 then return np.rint(x) end
-  if type(x) ~= "number" then x = as_array(x, "np.round") end
-  if decimals < 0 then
-    local rounded = np.rint(x / 10 ^ -decimals) * 10 ^ -decimals
-    return type(x) == "number" and rounded or cast(rounded, x.dtype)
-  end
-  if type(x) ~= "number" and not dtypes.floating[x.dtype] then return x:copy() end
-  return np.rint(x * 10 ^ decimals) / 10 ^ decimals
-end
-
---- Element by element, with broadcasting, as the operator or method of arrays of this meaning; of two numbers a number.
-local function pairwise(name, compute)
-  local called = "np." .. name
-  local two = signature(called, { { "a", "any" }, { "b", "any" } })
-  np[name] = function(a, b, ...)
-    if ... ~= nil then two:too_many(2 + select("#", ...)) end
-    if type(a) == "number" and type(b) == "number" then
-      return compute(core.array(a, "float64", {}), core.array(b, "float64", {})):item()
-    end
-    -- One of the two becomes an array, so that dtypes meet as they do in the operators.
-    if not is_array(a) and (type(a) ~= "number" or not is_array(b)) then
-      a = as_array(a, called, is_array(b) and b.dtype)
-    end
-    if type(b) ~= "number" then b = as_array(b, called, is_array(a) and a.dtype) end
-    return compute(a, b, called)
-  end
-end
-
-for name, op in pairs({
-  add = "add", subtract = "subtract", multiply = "multiply", mod = "mod", maximum = "maximum", minimum = "minimum",
-}) do
-  pairwise(name, function(a, b, called) return ndarray.binary(op, a, b, called) end)
-end
-pairwise("divide", ndarray.divide)
-pairwise("floor_divide", function(a, b, called) return ndarray.binary("floordiv", a, b, called) end)
-pairwise("power", ndarray.pow)
-pairwise("arctan2", function(a, b)
-  a, b = ndarray.operands(a, b, "np.arctan2")
-  return (evaluate("atan2", { floating(a), floating(b) }, {}, "np.arctan2"))
-end)
--- These two in double precision, so that no step of theirs is too large for the dtype.
-local function pairwise_in_double(name, compute)
-  pairwise(name, function(a, b)
-    a, b = ndarray.operands(a, b, "np." .. name)
-    return cast(compute(cast(a, "float64"), cast(b, "float64")), floating(a).dtype)
-  end)
-end
---- The length of the vector (a, b), sqrt(a^2 + b^2), element by element.
-pairwise_in_double("hypot", function(a, b)
-  a, b = np.abs(a), np.abs(b)
-  local long = np.maximum(a, b)
-  local share = np.minimum(a, b) / np.where(long:eq(0), 1, long)
-  return np.where(np.logical_or(a:eq(math.huge), b:eq(math.huge)), math.huge, long * np.sqrt(share * share + 1))
-end)
---- log(exp(a) + exp(b)), element by element, also where exp(a) is too large or too small for a number.
-pairwise_in_double("logaddexp", function(a, b)
-  local apart = np.where(a:eq(b), 0, np.abs(a - b))  -- equal infinities are 0 apart
-  return np.maximum(a, b) + np.log1p(np.exp(-apart))
-end)
-for name, long in pairs(ndarray.comparisons) do
-  pairwise(name, function(a, b, called) return ndarray.compare(long, a, b, called) end)
-  np[long] = np[name]
-end
--- Whatever is not 0 is true.
-for _, name in ipairs({ "logical_and", "logical_or" }) do
-  pairwise(name, function(a, b, called) return ndarray.binary(name, a, b, called) end)
-end
-pairwise("logical_xor", function(a, b)
-  a, b = ndarray.operands(a, b, "np.logical_xor")
-  return a:ne(0):ne(b:ne(0))
-end)
---- 1 where an element is 0, else 0.
-elementwise("logical_not", function(a) return a:eq(0) end)
-
-local where_signature = signature("np.where", { { "condition", "any" }, { "x", "any?" }, { "y", "any?" } })
---- `x` where `condition` is not 0, else `y`; the three broadcast. Of a condition alone the places where it is not 0, an
---- array for each axis, as np.nonzero gives them.
---- @return any
-function np.where(condition, x, y, ...)
-  if ... ~= nil then where_signature:too_many(3 + select("#", ...)) end
-  if x == nil and y == nil then return np.nonzero(condition) end
-  condition = as_array(condition, "np.where")
-  if condition.dtype ~= "int8" then condition = condition:ne(0) end
-  if not is_array(x) and not is_array(y) then x = as_array(x, "np.where") end
-  x, y = ndarray.operands(x, y, "np.where")
-  return (evaluate("where", { condition, x, y }, {}, "np.where"))
-end
-
-local clip_signature = signature("np.clip", { { "a", "any" }, { "a_min", "any?" }, { "a_max", "any?" } })
---- Elements below `a_min` become `a_min`, those above `a_max` become `a_max`; either may be nil, a number or an array.
-function np.clip(...)
-  local given = clip_signature:parse(...)
-  local a, low, high = given.a, given.a_min, given.a_max
-  if is_array(a) and dtypes.floating[a.dtype] and type(low) == "number" and type(high) == "number" and low <= high then
-    return (evaluate("clip_by_value", { a }, { min = low, max = high }, "np.clip"))
-  end
-  local function limit(x) return type(x) == "number" and x or as_array(x, "np.clip", is_array(a) and a.dtype) end
-  if low ~= nil then a = np.maximum(a, limit(low)) end
-  return high ~= nil and np.minimum(a, limit(high)) or a
-end
+-- ---- comparing arrays ---------------------------------------------------------------------------------------------
 
 local equal_signature = signature("np.array_equal", { { "a", "any" }, { "b", "any" } })
 --- Same shape and all elements equal.
@@ -475,6 +306,7 @@ function np.set_printoptions(...)
   for name, value in pairs(printing_signature:parse(...)) do ndarray.print_options[name] = value end
 end
 
+require "moonflow.np.elementwise"
 require "moonflow.np.order"
 require "moonflow.np.places"
 require "moonflow.np.shape"
