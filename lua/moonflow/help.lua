@@ -335,10 +335,10 @@ local function read(path, text)
 end
 
 -- How well a text answers words, whose forms are lists of " padding ", " paddings "; nil where it lacks one of them.
--- Its name counts most, then its head.
+-- Its name counts most, then its head; and whether each word is in one of these.
 local function score_of(forms, phrase, it)
   local name, head, all = it.name, it.head, it.all
-  local score = all:find(phrase, 1, true) and 10 or 0
+  local score, is_told = all:find(phrase, 1, true) and 10 or 0, true
   if head:find(phrase, 1, true) then score = score + 10 end
   for _, word in ipairs(forms) do
     local in_all, found = 0, 0
@@ -354,9 +354,9 @@ local function score_of(forms, phrase, it)
       if head:find(form, 1, true) then found = math.max(found, 6) end
     end
     if in_all == 0 then return nil end
-    score = score + found + math.min(in_all, 5)
+    score, is_told = score + found + math.min(in_all, 5), is_told and found > 0
   end
-  return score
+  return score, is_told
 end
 
 -- Lists of the forms of words that a text is looked through for: one and many of each, or all that begins with it.
@@ -386,11 +386,13 @@ local function all_texts()
 end
 
 local function search(words, forms)
-  local phrase, by_text, found = as_words(words), {}, {}
+  local phrase, by_text, found, is_told = as_words(words), {}, {}, false
   local known = foreign[words:lower()]
   for _, it in ipairs(all_texts()) do
     local path, text = it.path, it.text
-    local score = path == known and 1000 or score_of(forms, phrase, it)
+    local score, in_head = score_of(forms, phrase, it)
+    if path == known then score, in_head = 1000, true end
+    is_told = is_told or in_head
     -- Of several names of one function that which its text gives it.
     local same = score and by_text[text]
     if score and not same then
@@ -406,16 +408,16 @@ local function search(words, forms)
   end)
   local list = {}
   for i, entry in ipairs(found) do list[i] = { entry.path, entry.text:match("^[^\n]*\n([^\n]*)") or "" } end
-  return list
+  return list, is_told
 end
 
---- The functions and methods in whose help all of some words are, or where there is none, words that begin so, best
---- first: a list of { path, what it does }.
+--- The functions and methods in whose help all of some words are, best first: a list of { path, what it does }. Where
+--- no name and no beginning has them, also those with words that begin so.
 function help.search(words)
   local forms = forms_of(words, false)
   if #forms == 0 then return {} end
-  local found = search(words, forms)
-  if #found == 0 and #words:match("%w+") >= 3 then found = search(words, forms_of(words, true)) end
+  local found, is_told = search(words, forms)
+  if not is_told and #words:match("%w+") >= 3 then found = search(words, forms_of(words, true)) end
   return found
 end
 
