@@ -5,7 +5,7 @@ local operators = {}
 
 local families = {
   "elementwise", "arrays", "indices", "layers", "resize", "sample", "recurrent", "attention", "quantized", "fused",
-  "spectra", "random", "losses", "loops", "columns", "sequences", "table_rows",
+  "spectra", "random", "losses", "loops", "columns", "sequences", "table_rows", "trees",
 }
 for _, family in ipairs(families) do
   for name, apply in pairs(require("moonflow.onnx." .. family)) do operators[name] = apply end

@@ -4,6 +4,8 @@
 -- What such a node has learned stands in its attributes, so it is no variable: the weights of a perceptron, which are
 -- initializers, learn on, and what scales its columns stays.
 
+local classes = require "moonflow.onnx.classes"
+
 local own = {}
 
 -- The last axis is that of the columns.
@@ -101,27 +103,14 @@ function own.LinearRegressor(node)
   return linear(node, node:int("targets", 1))
 end
 
-local is_transform = { NONE = true, SOFTMAX = true, LOGISTIC = true }
-
 -- Labels, and the scores that they follow from.
 function own.LinearClassifier(node)
-  node:ignore("multi_class", "classlabels_strings")
-  local labels, names = node:ints("classlabels_ints"), node:attribute("classlabels_strings", "strings")
-  local transform = node:text("post_transform", "NONE")
-  if not is_transform[transform] then node:fail("post_transform = " .. transform .. " is not supported") end
-  if node:is_wanted(1) and not labels then
-    node:fail("it gives texts; outputs of flow.onnx.load may name its scores alone, '"
-      .. tostring(node.raw.outputs[2]) .. "'")
-  end
-  local count = #node:need(labels or names, "classlabels_ints")
+  node:ignore("multi_class")
+  local labels, count = classes.of(node)
+  local transform = classes.transform(node)
   local scores = linear(node, count, "scores")
-  local axis = { axis = #scores.shape - 1 }
-  local label = node:is_wanted(1) and node:apply("gather", {
-    node.array(labels, "int64"), node:apply("argmax", { scores }, axis, "place"),
-  }, { axis = 0 }, "label")
-  if transform == "SOFTMAX" then scores = node:apply("softmax", { scores }, axis)
-  elseif transform == "LOGISTIC" then scores = node:apply("sigmoid", { scores }) end
-  return label or nil, scores
+  local places = node:is_wanted(1) and node:apply("argmax", { scores }, { axis = #scores.shape - 1 }, "place")
+  return classes.labels(node, labels, places), classes.transformed(node, scores, transform)
 end
 
 local operators = {}
