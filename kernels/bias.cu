@@ -133,7 +133,7 @@ Launch prepare_bias_add(KernelCall& call) {
 
 // A part has so many elements of a channel that starting it pays, and all parts together fill the card.
 int64_t part_of(int64_t elements, int64_t least, int64_t blocks) {
-  constexpr int64_t kEnoughBlocks = 132 * 4;
+  constexpr int64_t kEnoughBlocks = kProcessors * 4;
   const int64_t parts = std::clamp(elements / least, int64_t{1}, std::max(kEnoughBlocks / blocks, int64_t{1}));
   return std::max((elements + parts - 1) / parts, int64_t{1});
 }

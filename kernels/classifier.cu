@@ -201,7 +201,7 @@ Launch prepare(KernelCall& call) {
                                    sizes.inner};
         if constexpr (std::is_same_v<T, float>) {
           using Few = FewClasses<Loss>;
-          constexpr int64_t kMostBlocks = 132 * 3;  // that find a place on the card at once
+          constexpr int64_t kMostBlocks = kProcessors * 3;  // that find a place on the card at once
           if (sizes.columns <= Few::kUnits && sizes.inner <= Few::kMostIn)
             return launch(at.stream, std::min(sizes.rows, kMostBlocks), Few{layer}, Few::kSharedBytes);
         }
@@ -210,7 +210,7 @@ Launch prepare(KernelCall& call) {
           launch(at.stream, (sizes.rows + kRows - 1) / kRows, Classifier<T, Loss, kRows>{layer},
                  kRows * sizes.columns * static_cast<int64_t>(sizeof(T)));
         };
-        constexpr int64_t kFewRows = 132 * 8;   // up to here a block for each finds a place on the card at once
+        constexpr int64_t kFewRows = kProcessors * 8;  // up to here a block for each finds a place on the card at once
         constexpr int kShared = 8 / sizeof(T);  // rows of a block beyond; for more there are no registers
         if (sizes.rows <= kFewRows) return launch_rows(std::integral_constant<int, 1>());
         launch_rows(std::integral_constant<int, kShared>());

@@ -14,7 +14,6 @@
 namespace moonflow::cuda {
 namespace {
 
-constexpr int64_t kProcessors = 132;      // of an H200; another card's work is cut less evenly
 // Of shared memory, so that some blocks stay side by side, and so that with a filter beside it a tile fits the 64 KiB
 // that the smallest cards have for a block.
 constexpr int64_t kTileBytes = 40 << 10;

@@ -31,6 +31,8 @@
 namespace moonflow::cuda {
 
 constexpr int kWarp = 32;
+// Multiprocessors of the cards that work is cut for, H100 and H200; for another it is cut less evenly.
+constexpr int kProcessors = 132;
 
 // ---- one value per element -----------------------------------------------------------------------------------
 
@@ -54,7 +56,8 @@ struct ForEach {
 // `f` is a struct of plain data with MOONFLOW_DEVICE void operator()(int64_t i) const, or with the block before i.
 template <class F>
 void for_each(Stream& stream, int64_t count, const F& f) {
-  constexpr int64_t kMostBlocks = 132 * 16;  // more find no room on any card: each thread then takes several elements
+  constexpr int64_t kMostBlocks =
+      kProcessors * 16;  // more find no room on any card: each thread then takes several elements
   const int64_t blocks = (count + ForEach<F>::kThreads - 1) / ForEach<F>::kThreads;
   if (count > 0) launch(stream, blocks < kMostBlocks ? blocks : kMostBlocks, ForEach<F>{f, count});
 }

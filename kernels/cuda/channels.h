@@ -326,7 +326,7 @@ struct JoinParts {
 // processor they are two full turns.
 template <int N>
 Tiling<N> fold_tiling(const Channels& channels) {
-  return Tiling<N>(channels, 16, 132 * 8);
+  return Tiling<N>(channels, 16, kProcessors * 8);
 }
 
 template <int N>

@@ -10,7 +10,6 @@
 namespace moonflow::cuda {
 namespace {
 
-constexpr int kProcessors = 132;
 constexpr int64_t kMostShared = 220 << 10;
 
 // Whether the kernels compute this at all, and whether it is so little work that the library's large tiles do not pay.

@@ -39,7 +39,6 @@ class FoldShape {
     while (2 * lanes <= std::min(worth, most)) lanes *= 2;
     // Where that gives fewer blocks than processors, and no parts either, each thread has less: eight outputs side by
     // side are still read in whole sectors.
-    constexpr int kProcessors = 132;
     while (wide_ && slots() > 8 && lanes <= worth && outputs / slots() < kProcessors && count < 64 * lanes) lanes *= 2;
     tiles = (outputs + slots() - 1) / slots();
     constexpr int64_t kBlocks = 1024;  // keep a large card busy

@@ -69,7 +69,7 @@ struct SplitProduct {
 inline bool splits_well(const Product& s) {
   using Kernel = SplitProduct<int>;
   return s.batch == 1 && !s.transpose_a && s.transpose_b && s.inner >= 16 * Kernel::kWarps && s.inner <= 1024 &&
-         Kernel::blocks(s) <= 132;
+         Kernel::blocks(s) <= kProcessors;
 }
 
 }  // namespace moonflow::cuda

@@ -139,7 +139,7 @@ inline bool wants_dots(const Product& s) {
 }
 
 // Larger tiles read less, smaller ones give each part of the card something to do.
-inline bool wants_large_tiles(int64_t results) { return results >= 132 * 64 * 64; }
+inline bool wants_large_tiles(int64_t results) { return results >= kProcessors * 64 * 64; }
 
 template <class From, class End>
 void multiply_factors(Stream& stream, const Product& s, const From& left, const From& right, const End& end) {
