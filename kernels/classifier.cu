@@ -90,18 +90,14 @@ struct FewClasses : Layer<float, Loss> {
       for (int unit = 0; unit < kUnits; ++unit)
         for (int i = 0; i < 2; ++i) gradient.values[i] += logits[unit] * columns[unit].values[i];
       for (int i = 0; i < 2; ++i) gradient.values[i] = back(gradient.values[i], ys.values[i], kept.values[i]);
-      write(gradient, dx + place, rest, even && is_even(dx));
+      write(gradient, dx + place, rest, even && is_aligned<float, 2>(dx));
     }
   }
 
  private:
   template <class N>
-  MOONFLOW_DEVICE static bool is_even(const N* data) {
-    return reinterpret_cast<uintptr_t>(data) % sizeof(Pack<N, 2>) == 0;
-  }
-  template <class N>
   MOONFLOW_DEVICE static Pack<N, 2> pair(const N* from, int64_t rest, bool even) {
-    return read<N, 2>(from, rest, even && is_even(from));
+    return read<N, 2>(from, rest, even && is_aligned<N, 2>(from));
   }
 
   // Thread 2 * i of the warp is given the sum of sums[i] over all: each exchange hands over half of what is left.

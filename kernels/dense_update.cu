@@ -86,17 +86,12 @@ struct Descend {
     const T* const gradient = static_cast<const T*>(part.gradient);
     const int64_t last = first + kPerBlock < part.units ? first + kPerBlock : part.units;
     for (int64_t i = first + block.thread() * kN; i < last; i += kThreads * kN) {
-      const bool whole = last - i >= kN && is_whole<kN>(variable) && is_whole<kN>(gradient);
+      const bool whole = last - i >= kN && is_aligned<T, kN>(variable) && is_aligned<T, kN>(gradient);
       const auto g = read<T, kN>(gradient + i, last - i, whole);
       auto w = read<T, kN>(variable + i, last - i, whole);
       for (int n = 0; n < kN; ++n) step(w.values[n], g.values[n]);
       if (may_write) write(w, variable + i, last - i, whole);
     }
-  }
-
-  template <int kNumbers>
-  MOONFLOW_DEVICE static bool is_whole(const T* data) {
-    return reinterpret_cast<uintptr_t>(data) % sizeof(Pack<T, kNumbers>) == 0;
   }
 
   // The gradient is (rows, units) and x (rows, in). The blocks of the first columns have the bias too: all of their
@@ -120,7 +115,7 @@ struct Descend {
 
     // The weight comes while the sums are made.
     const int thread = block.thread();
-    const bool even = part.in % 2 == 0 && is_whole<2>(weight);
+    const bool even = part.in % 2 == 0 && is_aligned<T, 2>(weight);
     const auto place = [&](int pair, int64_t& left) {
       const int64_t unit = first_unit + Sums::row(thread, pair), k = first_in + Sums::column(thread, pair);
       left = weight != nullptr && unit < part.units ? part.in - k : 0;

@@ -36,8 +36,9 @@ struct alignas(N * sizeof(T)) Pack {
   T values[N];
 };
 
+// Whether they can be, where the first lies there.
 template <class T, int N>
-bool is_aligned(const void* data) {
+MOONFLOW_BOTH bool is_aligned(const void* data) {
   return reinterpret_cast<uintptr_t>(data) % sizeof(Pack<T, N>) == 0;
 }
 

@@ -134,7 +134,7 @@ struct GradientTile {
   MOONFLOW_DEVICE void fetch(const Block& block, const T* factor, int64_t columns, int64_t first, int strip,
                              T* to) const {
     constexpr int kN = 16 / sizeof(T), kPacks = kSide / kN;
-    const bool whole = columns % kN == 0 && reinterpret_cast<uintptr_t>(factor) % 16 == 0;
+    const bool whole = columns % kN == 0 && is_aligned<T, kN>(factor);
     MOONFLOW_UNROLL
     for (int i = 0; i < kDepth * kPacks / kThreads; ++i) {
       const int pack = block.thread() + i * kThreads, row = pack / kPacks, column = pack % kPacks * kN;

@@ -58,7 +58,7 @@ struct SplitProduct {
     int64_t first, count, inner;
     MOONFLOW_DEVICE Pack<float, 4> operator()(int row, int64_t k) const {
       const int64_t left = first + row < count ? inner - k : 0;
-      const bool whole = left > 0 && inner % 4 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+      const bool whole = left > 0 && inner % 4 == 0 && is_aligned<float, 4>(data);
       return read<float, 4>(data + (first + row) * inner + k, left, whole);
     }
   };

@@ -93,7 +93,7 @@ struct Held {
  private:
   template <class T>
   MOONFLOW_DEVICE bool moves_at_once(const T* data) const {
-    return kSideBySide && reinterpret_cast<uintptr_t>(data) % sizeof(Pack<T, kHeldTogether>) == 0;
+    return kSideBySide && is_aligned<T, kHeldTogether>(data);
   }
 };
 
