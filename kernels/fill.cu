@@ -1,4 +1,6 @@
 // Constants and ranges on CUDA.
+#include "kernels/cuda/fill.h"
+
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/units.h"
@@ -31,22 +33,10 @@ struct Range {
 
 // ---- launchers -----------------------------------------------------------------------------------------------
 
-template <class Bits, class T>
-Launch fill_with(T value, int64_t count) {
-  Bits bits;
-  static_assert(sizeof bits == sizeof value);
-  std::memcpy(&bits, &value, sizeof bits);
-  return [bits, count](const LaunchCall& at) {
-    Bits* const out = at.output<Bits>(0);
-    for_each_pack(at.stream, count, Fill<Bits>{bits, out}, out);
-  };
-}
-
 Launch launch_fill(const TensorType& type, double value) {
-  return visit_stored(type.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return fill_with<Unit<sizeof(T)>>(functor::convert<T>(value), type.count());
-  });
+  return [dtype = type.dtype, count = type.count(), value](const LaunchCall& at) {
+    fill(at.stream, dtype, at.outputs[0], count, value);
+  };
 }
 
 Launch prepare_constant(KernelCall& call) { return launch_fill(call.outputs[0], call.attrs.number("value")); }
@@ -67,6 +57,15 @@ Launch prepare_range(KernelCall& call) {
 }
 
 }  // namespace
+
+void fill(Stream& stream, DType dtype, void* to, int64_t count, double value) {
+  visit_stored(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    using Bits = Unit<sizeof(T)>;
+    Bits* const out = static_cast<Bits*>(to);
+    for_each_pack(stream, count, Fill<Bits>{__builtin_bit_cast(Bits, functor::convert<T>(value)), out}, out);
+  });
+}
 
 void add_fill(Kernels& kernels) {
   kernels["constant"] = {{prepare_constant}, true};

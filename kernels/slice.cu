@@ -1,5 +1,6 @@
 // Cutting and joining on CUDA: box copies, of which some leave places that are filled before.
 #include "kernels/cuda/box.h"
+#include "kernels/cuda/fill.h"
 
 namespace moonflow::cuda {
 namespace {

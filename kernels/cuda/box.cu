@@ -47,13 +47,6 @@ struct CopyTiles {
   }
 };
 
-template <class T>
-struct Fill {
-  T* to;
-  T value;
-  MOONFLOW_DEVICE void operator()(int64_t i) const { to[i] = value; }
-};
-
 // Where runs are contiguous on both sides, pairs of elements are elements too.
 void widen(Box& box, int64_t& element_bytes) {
   while (element_bytes < 16 && !box.axes.empty()) {
@@ -129,13 +122,6 @@ CudaKernel copy_kernel(Box (*box)(const KernelCall&)) {
     return [copy](const LaunchCall& at) { copy.run(at.stream, at.outputs[0], at.inputs[0]); };
   };
   return {{prepare}, true};
-}
-
-void fill(Stream& stream, DType dtype, void* to, int64_t count, double value) {
-  visit_stored(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for_each(stream, count, Fill<T>{static_cast<T*>(to), static_cast<T>(value)});
-  });
 }
 
 }  // namespace moonflow::cuda

@@ -26,7 +26,4 @@ class BoxCopy {
 // The kernel of an op that copies one box.
 CudaKernel copy_kernel(Box (*box)(const KernelCall&));
 
-// Sets `count` elements of the dtype to one value.
-void fill(Stream& stream, DType dtype, void* to, int64_t count, double value);
-
 }  // namespace moonflow::cuda
