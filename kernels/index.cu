@@ -6,15 +6,6 @@
 namespace moonflow::cuda {
 namespace {
 
-// For what has no elements: bad indices are errors all the same.
-struct Check {
-  Indices indices;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block, int64_t i) const {
-    indices.checked(block, i);
-  }
-};
-
 template <class T>
 struct OneHot {
   Indices indices;
@@ -51,7 +42,7 @@ Launch prepare_one_hot(KernelCall& call) {
     using T = decltype(zero);
     return [=](const LaunchCall& at) {
       const Indices indices(at, 0, index_dtype, depth);
-      if (count == 0) return for_each(at.stream, picked, Check{indices});
+      if (count == 0) return for_each(at.stream, picked, CheckIndices{indices});  // bad ones are errors all the same
       for_each(at.stream, count,
                OneHot<T>{indices, at.output<T>(0), LongDivisor(inner), LongDivisor(depth), inner, static_cast<T>(on),
                          static_cast<T>(off)});

@@ -265,21 +265,13 @@ Launch prepare_in_top_k(KernelCall& call) {
 }
 
 // A bad index is noted, and what comes after finds the note before it follows the index.
-struct CheckIndex {
-  Indices indices;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block, int64_t i) const {
-    indices.checked(block, i);
-  }
-};
-
 Launch prepare_picks(KernelCall& call) {
   const TensorType indices = call.inputs[0];
   const int64_t rows = call.attrs.integer("rows");
   call.explain = [shape = indices.shape, rows](int64_t place, int64_t index) { fail_index(shape, place, index, rows); };
   const Launch order = prepare_order(call, Ordering::of_all(indices.shape));
   return [=](const LaunchCall& at) {
-    for_each(at.stream, indices.count(), CheckIndex{Indices(at, 0, indices.dtype, rows)});
+    for_each(at.stream, indices.count(), CheckIndices{Indices(at, 0, indices.dtype, rows)});
     order(at);
   };
 }

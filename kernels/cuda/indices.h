@@ -38,4 +38,13 @@ struct Indices {
   }
 };
 
+// For where nothing else reads them, or what does is not to find a bad one.
+struct CheckIndices {
+  Indices indices;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block, int64_t i) const {
+    indices.checked(block, i);
+  }
+};
+
 }  // namespace moonflow::cuda
