@@ -130,7 +130,7 @@ class Together {
   int64_t width() const { return size_of(dtype_); }
   int64_t first(int r) const { return count_ / size_ * r + std::min<int64_t>(r, count_ % size_); }
   int64_t room() const {  // of one share
-    return size_ == 1 ? 0 : ((count_ / size_ + 1) * width() + kAlignment - 1) / kAlignment * kAlignment;
+    return size_ == 1 ? 0 : aligned((count_ / size_ + 1) * width());
   }
   const char* in(const LaunchCall& launch, const Piece& piece) const {
     return static_cast<const char*>(launch.inputs[piece.index]) + piece.at * width();

@@ -124,7 +124,6 @@ Conv stored(Conv conv, const Layout& image) {
 
 // ---- launchers -----------------------------------------------------------------------------------------------
 
-int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 void* behind(void* memory, int64_t bytes) { return static_cast<char*>(memory) + bytes; }
 
 // A convolution and the scratch it wants.
@@ -155,7 +154,7 @@ using ForwardLaunch = std::function<void(const LaunchCall& at, void* out, void* 
 ForwardLaunch prepare_forward(Convolutions& library, ConvolutionCall wanted, const KernelCall& call, int64_t& scratch) {
   const ConvolutionLaunch launch = prepare_convolution(library, wanted, scratch);
   const bool rounds = wanted.bias && call.inputs[2].dtype != wanted.dtype;
-  const int64_t filters = wanted.conv.filters(), workspace = round_up(scratch);
+  const int64_t filters = wanted.conv.filters(), workspace = aligned(scratch);
   if (rounds) scratch = workspace + filters * size_of(wanted.dtype);
   return [=, bias = wanted.bias, dtype = wanted.dtype](const LaunchCall& at, void* out, void* memory) {
     void* shift = bias ? at.inputs[2] : nullptr;
@@ -192,7 +191,7 @@ Launch prepare_sum(Convolutions& library, KernelCall& call) {
   const Conv conv = conv_of(call.attrs, call.inputs[0].shape, call.inputs[1].shape, 2);
   ConvolutionCall wanted = wanted_of(stored(conv, call.input_layouts[0]), ConvKind::Forward, call);
   wanted.bias = true;
-  const int64_t bytes = round_up(call.outputs[0].bytes());
+  const int64_t bytes = aligned(call.outputs[0].bytes());
   const ForwardLaunch launch = prepare_forward(library, wanted, call, call.scratch_bytes);
   call.scratch_bytes += bytes;
   return visit_fractions(wanted.dtype, [&](auto zero) -> Launch {
@@ -285,7 +284,7 @@ Launch prepare_filter_grad(Convolutions& library, ConvKind kind, int spatial_axe
   if (!wanted.may_use_tensor_cores() && !is_padded_evenly(conv)) {
     wanted.conv = padded_evenly(conv);
     const ImageSize& size = wanted.conv.image;
-    padded_bytes = round_up(size.batch * size.channels * size.height * size.width * size_of(dtype));
+    padded_bytes = aligned(size.batch * size.channels * size.height * size.width * size_of(dtype));
     pad = dtype == DType::Float64 ? add_zeros<double>(conv, wanted.conv) : add_zeros<float>(conv, wanted.conv);
   }
   const bool stays = conv.format.channels_last == given.format.channels_last;
@@ -297,7 +296,7 @@ Launch prepare_filter_grad(Convolutions& library, ConvKind kind, int spatial_axe
   }
   const ImageSize filter = filter_size(conv);
   const int64_t elements = filter.batch * filter.channels * filter.height * filter.width;
-  const int64_t grad_bytes = in_place ? 0 : round_up(elements * size_of(dtype));
+  const int64_t grad_bytes = in_place ? 0 : aligned(elements * size_of(dtype));
   Launch to_rows;
   if (!in_place && dtype == DType::Float32) to_rows = filter_to_rows<float, float>(given, conv);
   if (!in_place && is_narrow(dtype)) {

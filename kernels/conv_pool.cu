@@ -172,7 +172,7 @@ Launch pool_filter_grad(const Conv& conv, bool dy_last, bool places_last, Kernel
 
   using Add = AddFilterParts<T>;
   const FoldShape folded(reduce::Groups({parts, kernel.outputs}, {true, false}));
-  const int64_t part_bytes = (parts * kernel.outputs * int64_t{sizeof(T)} + 15) / 16 * 16;
+  const int64_t part_bytes = aligned(parts * kernel.outputs * int64_t{sizeof(T)});
   call.scratch_bytes = checked_sum(part_bytes, folded.scratch_bytes<Add>());
   Add add{kernel.filters, Kernel::kTaps, kernel.channels, filter_steps(conv), nullptr, nullptr, nullptr};
   return [=](const LaunchCall& at) {
@@ -194,7 +194,7 @@ Launch pool_filter_grad(const Conv& conv, bool dy_last, bool places_last, Kernel
 template <class T>
 Launch spread_then_filter_grad(const Conv& conv, KernelCall& call) {
   const WindowsByTwo windows = windows_of(conv.out, conv.format.channels_last);
-  const int64_t bytes = (checked_product(conv.out.shape(conv.format).count(), sizeof(T)) + 15) / 16 * 16;
+  const int64_t bytes = checked_aligned(checked_product(conv.out.shape(conv.format).count(), sizeof(T)));
   call.scratch_bytes = checked_sum(bytes, spread_scratch_bytes<T>(windows));
   const ConvolutionCall wanted{conv, ConvKind::FilterGrad, call.inputs[0].dtype};
   return [=, sum = direct_convolution<T>(wanted)](const LaunchCall& at) {

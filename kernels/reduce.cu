@@ -163,7 +163,7 @@ Launch launch_reduction(KernelCall& call, const Groups& groups) {
     };
   } else {
     using Center = Reduction<typename Op::Center, T, double>;
-    const int64_t center_bytes = (shape.outputs * 8 + kAlignment - 1) / kAlignment * kAlignment;
+    const int64_t center_bytes = aligned(shape.outputs * static_cast<int64_t>(sizeof(double)));
     call.scratch_bytes = center_bytes + std::max(shape.scratch_bytes<Folded>(), shape.scratch_bytes<Center>());
     return [shape, center_bytes](const LaunchCall& at) {
       double* const centers = static_cast<double*>(at.scratch);

@@ -54,8 +54,7 @@ Launch prepare(const Kernels& kernels, KernelCall& call) {
     require(own.scratch_bytes == 0, ErrorCode::Internal, "'", name, "' wants scratch in a chain");
     steps.push_back(std::move(step));
   }
-  constexpr int64_t kAlignment = 64;
-  const int64_t piece_bytes = (out.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t piece_bytes = checked_aligned(out.bytes());
   call.scratch_bytes = checked_product(static_cast<int64_t>(steps.size()) - 1, piece_bytes);
 
   return [steps = std::move(steps), piece_bytes](const LaunchCall& at) {
