@@ -40,13 +40,6 @@ struct EndAtSix {
   MOONFLOW_DEVICE void operator()(int64_t i) const { y[i] = T(activated(Activation::Relu6, Computed<T>(y[i]))); }
 };
 
-template <class From, class To>
-struct ConvertEach {
-  const From* from;
-  To* to;
-  MOONFLOW_DEVICE void operator()(int64_t i) const { to[i] = To(from[i]); }
-};
-
 // The gradient of a filter, from channels last, of which there may be too many, to rows.
 template <class From, class To>
 struct FilterToRows {
@@ -162,7 +155,7 @@ ForwardLaunch prepare_forward(Convolutions& library, ConvolutionCall wanted, con
       shift = behind(memory, workspace);
       visit_narrow(dtype, [&](auto zero) {
         using Half = decltype(zero);
-        for_each(at.stream, filters, ConvertEach<float, Half>{at.input<float>(2), static_cast<Half*>(shift)});
+        for_each(at.stream, filters, Round<Half>{at.input<float>(2), static_cast<Half*>(shift)});
       });
     }
     launch(at.stream, {at.inputs[0], at.inputs[1], out, shift, memory});

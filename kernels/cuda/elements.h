@@ -28,6 +28,14 @@ decltype(auto) visit_fractions(DType dtype, const F& f) {
   return is_narrow(dtype) ? visit_narrow(dtype, f) : visit_floating(dtype, f);
 }
 
+// Rounds float32.
+template <class Half>
+struct Round {
+  const float* from;
+  Half* to;
+  MOONFLOW_DEVICE void operator()(int64_t i) const { to[i] = Half(from[i]); }
+};
+
 // ---- neighbours ----------------------------------------------------------------------------------------------
 
 // N neighbours that are moved at once.

@@ -1,6 +1,7 @@
 // Products by NVIDIA's library as kernels launch them: with factors in the dtype that it wants.
 #pragma once
 
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/tiles.h"
 
@@ -18,14 +19,6 @@ inline bool stores_gradient(const Product& s) {
   constexpr double kMostFlopsPerElement = 256;
   return wants_library(s) && flops_of(s) > kMostFlopsPerElement * static_cast<double>(s.rows * s.columns);
 }
-
-// Rounds float32.
-template <class Half>
-struct Round {
-  const float* from;
-  Half* to;
-  MOONFLOW_DEVICE void operator()(int64_t i) const { to[i] = Half(from[i]); }
-};
 
 // Products by the library of what `call` has at the places 0, 1 and (a bias) 2 of its inputs from `first` on: factors
 // of `in`, a bias and a result of `out`. What is to be narrow and is float32 is rounded into scratch first. The scratch
