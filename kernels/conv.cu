@@ -121,8 +121,7 @@ void* behind(void* memory, int64_t bytes) { return static_cast<char*>(memory) + 
 
 // A convolution and the scratch it wants.
 ConvolutionLaunch prepare_convolution(Convolutions& library, const ConvolutionCall& call, int64_t& scratch_bytes) {
-  const auto empty = [](const ImageSize& size) { return size.batch * size.channels * size.height * size.width == 0; };
-  if (!empty(call.conv.image) && !empty(call.conv.out)) {
+  if (call.conv.image.count() > 0 && call.conv.out.count() > 0) {
     if (ConvolutionLaunch launch = library.prepare(call, scratch_bytes)) return launch;
   }
   scratch_bytes = 0;
@@ -257,7 +256,7 @@ std::function<void(Stream&, const void* image, void* padded)> add_zeros(const Co
                          LongDivisor(inner),
                          LongDivisor(to.width),
                          LongDivisor(to.height)};
-  return [add, count = to.batch * to.channels * to.height * to.width](Stream& stream, const void* image, void* padded) {
+  return [add, count = to.count()](Stream& stream, const void* image, void* padded) {
     WithZeros<T> bound = add;
     bound.image = static_cast<const T*>(image);
     bound.padded = static_cast<T*>(padded);
@@ -276,8 +275,7 @@ Launch prepare_filter_grad(Convolutions& library, ConvKind kind, int spatial_axe
   int64_t padded_bytes = 0;
   if (!wanted.may_use_tensor_cores() && !is_padded_evenly(conv)) {
     wanted.conv = padded_evenly(conv);
-    const ImageSize& size = wanted.conv.image;
-    padded_bytes = aligned(size.batch * size.channels * size.height * size.width * size_of(dtype));
+    padded_bytes = aligned(wanted.conv.image.count() * size_of(dtype));
     pad = dtype == DType::Float64 ? add_zeros<double>(conv, wanted.conv) : add_zeros<float>(conv, wanted.conv);
   }
   const bool stays = conv.format.channels_last == given.format.channels_last;
@@ -287,9 +285,7 @@ Launch prepare_filter_grad(Convolutions& library, ConvKind kind, int spatial_axe
     launch = prepare_convolution(library, wanted, workspace);
     in_place = dtype == result && conv.image.channels == given.image.channels && (stays || is_single_place(given));
   }
-  const ImageSize filter = filter_size(conv);
-  const int64_t elements = filter.batch * filter.channels * filter.height * filter.width;
-  const int64_t grad_bytes = in_place ? 0 : aligned(elements * size_of(dtype));
+  const int64_t grad_bytes = in_place ? 0 : aligned(conv.filter_size().count() * size_of(dtype));
   Launch to_rows;
   if (!in_place && dtype == DType::Float32) to_rows = filter_to_rows<float, float>(given, conv);
   if (!in_place && is_narrow(dtype)) {

@@ -18,6 +18,10 @@ struct Conv {
   constexpr int64_t filters() const { return out.channels; }
   constexpr int64_t filters_per_group() const { return out.channels / groups; }
   constexpr int64_t channels_per_group() const { return image.channels / groups; }
+  // Of the filter, as an image with filters for a batch.
+  constexpr ImageSize filter_size() const {
+    return {filters(), channels_per_group(), windows[0].size, windows[1].size};
+  }
 };
 
 // The ops, told apart by what they compute.

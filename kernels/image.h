@@ -32,6 +32,7 @@ struct ImageSize {
   int64_t height = 1;
   int64_t width = 0;
 
+  constexpr int64_t count() const { return batch * channels * height * width; }
   Shape shape(const ImageFormat& format) const;
 };
 

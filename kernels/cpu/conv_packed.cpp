@@ -24,11 +24,6 @@ ImageStrides strides(const ImageSize& size, const ImageFormat& format) {
   return {plane * size.channels, plane, size.width, 1};
 }
 
-// Of a filter over so many channels. With channels last, these are the fastest.
-ImageStrides filter_strides(const Conv& conv) {
-  return strides({conv.filters(), conv.channels_per_group(), conv.windows[0].size, conv.windows[1].size}, conv.format);
-}
-
 int64_t places(const ImageSize& size) { return size.height * size.width; }
 int64_t taps(const Conv& conv) { return conv.channels_per_group() * conv.windows[0].size * conv.windows[1].size; }
 
@@ -53,7 +48,7 @@ struct PackedConv {
   Conv conv;
   bool last = conv.format.channels_last;
   ImageStrides image = strides(conv.image, conv.format), out = strides(conv.out, conv.format),
-               filter = filter_strides(conv);
+               filter = strides(conv.filter_size(), conv.format);
   int64_t filters = conv.filters_per_group(), channels = conv.channels_per_group();
 
   // The places of a window along two axes, for each of so many channels, which are (channels, y, x) or (y, x, channels)

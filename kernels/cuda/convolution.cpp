@@ -106,12 +106,8 @@ class CudnnConvolutions final : public Convolutions {
     one_thread_at_a_time.unlock();
     if (names.size() == 1 && names[0] == kept) return plans[0];
     try {
-      const auto values = [&](const ImageSize& size) {
-        return drawn_values(device, call.dtype, size.batch * size.channels * size.height * size.width);
-      };
-      const Buffer image = values(conv.image), out = values(conv.out),
-                   filter = values(
-                       {conv.filters(), conv.channels_per_group(), conv.windows[0].size, conv.windows[1].size}),
+      const auto values = [&](const ImageSize& size) { return drawn_values(device, call.dtype, size.count()); };
+      const Buffer image = values(conv.image), out = values(conv.out), filter = values(conv.filter_size()),
                    bias = drawn_values(device, call.dtype, conv.filters()),
                    scratch(device, with_room_to_align(workspace));
       const ConvolutionBuffers at{image.data(), filter.data(), out.data(), bias.data(), scratch.data()};

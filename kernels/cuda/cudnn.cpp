@@ -224,8 +224,7 @@ Descriptor convolution_graph(const Target& target, const ConvolutionCall& call) 
                                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
   Operations operations(target.dnn, conv.format, call.dtype);
   const Descriptor windows = operations.windows(conv), image = operations.tensor(conv.image, kImage);
-  const Descriptor filter = operations.tensor(
-      {conv.filters(), conv.channels_per_group(), conv.windows[0].size, conv.windows[1].size}, kFilter);
+  const Descriptor filter = operations.tensor(conv.filter_size(), kFilter);
   const Descriptor out = operations.tensor(conv.out, kOut);
   if (!is_forward(call.kind)) {
     operations.convolve(is_input_grad(call.kind) ? kInputGrad : kFilterGrad, windows, image, filter, out);

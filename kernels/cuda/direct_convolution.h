@@ -31,10 +31,6 @@ inline ImagePlaces places(const ImageSize& size, const ImageFormat& format) {
   return {c, h, w, h * w * c, h * w, w, 1};
 }
 
-inline ImageSize filter_size(const Conv& conv) {
-  return {conv.filters(), conv.channels_per_group(), conv.windows[0].size, conv.windows[1].size};
-}
-
 template <class T>
 struct DirectConvolution {
   Conv conv;
@@ -120,9 +116,9 @@ struct DirectConvolution {
 template <class T>
 ConvolutionLaunch direct_convolution(const ConvolutionCall& call) {
   const Conv& conv = call.conv;
-  const ImageSize filter = filter_size(conv);
+  const ImageSize filter = conv.filter_size();
   const ImageSize& result = is_input_grad(call.kind) ? conv.image : is_filter_grad(call.kind) ? filter : conv.out;
-  const int64_t count = result.batch * result.channels * result.height * result.width;
+  const int64_t count = result.count();
   DirectConvolution<T> direct{conv,
                               call.kind,
                               places(conv.image, conv.format),

@@ -28,7 +28,7 @@ struct Image {
         channels(size.channels / neighbours),
         height(size.height),
         width(size.width),
-        count(size.batch * size.channels * size.height * size.width / neighbours),
+        count(size.count() / neighbours),
         batch_step(size.channels * size.height * size.width),
         channel_step(channels_last ? 1 : size.height * size.width),
         row_step(channels_last ? size.width * size.channels : size.width),

@@ -260,8 +260,6 @@ class Guarded {
   unsigned char* memory_ = nullptr;
 };
 
-int64_t count_of(const ImageSize& size) { return size.batch * size.channels * size.height * size.width; }
-
 // Where the elements of a product's factor lie, seen as an image of one place.
 ImagePlaces places_of(int64_t count, int64_t channels, bool transposed) {
   return {channels, 1, 1, transposed ? 1 : channels, transposed ? count : 1, channels, channels};
@@ -270,11 +268,11 @@ ImagePlaces places_of(int64_t count, int64_t channels, bool transposed) {
 // The values of a case, and what plain sums make of them.
 class Bench {
  public:
-  explicit Bench(const Case& asked) : call_(asked.call), filter_size_(filter_size(call_.conv)) {
+  explicit Bench(const Case& asked) : call_(asked.call), filter_size_(call_.conv.filter_size()) {
     CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     CHECK(cudaMalloc(&findings_, sizeof(Findings)));
-    const int64_t element = size_of(call_.dtype), images = count_of(call_.conv.image), filters = count_of(filter_size_),
-                  outs = count_of(call_.conv.out);
+    const int64_t element = size_of(call_.dtype), images = call_.conv.image.count(), filters = filter_size_.count(),
+                  outs = call_.conv.out.count();
     image_ = std::make_unique<Guarded>(stream_, images * element);
     filter_ = std::make_unique<Guarded>(stream_, filters * element);
     out_ = std::make_unique<Guarded>(stream_, outs * element);
