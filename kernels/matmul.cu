@@ -45,6 +45,17 @@ struct Descend {
   }
 };
 
+// The same along a gradient that is stored.
+struct DescendAlong {
+  const float *gradient, *learning_rate;
+  float scale;
+  const FaultNote* note;
+  float* variable;
+  MOONFLOW_DEVICE void operator()(int64_t i) const {
+    if (note->found == 0) variable[i] -= *learning_rate * scale * gradient[i];
+  }
+};
+
 // ---- launchers -----------------------------------------------------------------------------------------------
 
 Launch prepare_product(Products& products, const Product& sizes, bool bias, bool relu, KernelCall& call) {
@@ -88,24 +99,7 @@ Launch prepare_product(Products& products, const Product& sizes, bool bias, bool
   });
 }
 
-CudaKernel product_kernel(std::function<Launch(KernelCall&)> prepare) {
-  CudaKernel kernel;
-  kernel.prepare = std::move(prepare);
-  kernel.narrow = true;
-  return kernel;
-}
-
 // variable -= learning_rate * gradient_scale * a b. A large product is left to the library, and its result in scratch.
-struct DescendAlong {
-  const float *gradient, *learning_rate;
-  float scale;
-  const FaultNote* note;
-  float* variable;
-  MOONFLOW_DEVICE void operator()(int64_t i) const {
-    if (note->found == 0) variable[i] -= *learning_rate * scale * gradient[i];
-  }
-};
-
 Launch prepare_update(Products& products, bool rounds, KernelCall& call) {
   const bool transpose_b = call.attrs.find("transpose_b") != nullptr && call.attrs.flag("transpose_b");
   const Product sizes =
@@ -146,17 +140,19 @@ Launch prepare_update(Products& products, bool rounds, KernelCall& call) {
 
 void add_matmul(Kernels& kernels) {
   const std::shared_ptr<Products> products = make_products();
-  kernels["matmul"] = product_kernel([products](KernelCall& call) {
+  const auto matmul = [products](KernelCall& call) {
     return prepare_product(*products, matmul_product(call.attrs, call.inputs[0].shape, call.inputs[1].shape), false,
                            false, call);
-  });
-  kernels["dense"] = product_kernel([products](KernelCall& call) {
+  };
+  const auto dense = [products](KernelCall& call) {
     return prepare_product(*products, dense_product(call.inputs[0].shape, call.inputs[1].shape), call.has(2),
                            call.attrs.string("activation") == "relu", call);
-  });
+  };
+  kernels["matmul"] = {{matmul}, true};
+  kernels["dense"] = {{dense}, true};
   kernels["matmul_sgd_update"] = {{[products](KernelCall& call) { return prepare_update(*products, false, call); }}};
-  kernels["matmul_bfloat16_sgd_update"] =
-      product_kernel([products](KernelCall& call) { return prepare_update(*products, true, call); });
+  kernels["matmul_bfloat16_sgd_update"] = {
+      {[products](KernelCall& call) { return prepare_update(*products, true, call); }}, true};
 }
 
 }  // namespace moonflow::cuda
