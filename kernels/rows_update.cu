@@ -7,28 +7,44 @@
 #include "kernels/cuda/axes.h"
 #include "kernels/cuda/indices.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/elementwise.h"
 #include "kernels/update_rules.h"
 
 namespace moonflow::cuda {
 namespace {
 
+// The picks in the order of their rows, as picks_by_row gives it.
+struct OrderedPicks {
+  Indices indices;
+  const int64_t* order;
+  int64_t count, row_elements;
+
+  MOONFLOW_DEVICE int64_t row(int64_t place) const { return indices.at(order[place]); }
+  MOONFLOW_DEVICE bool is_first_of(int64_t row, int64_t place) const {
+    return place == 0 || this->row(place - 1) != row;
+  }
+  // `start`, and the picks of the row from `place` on, which `dy` has in the order that they were picked in.
+  template <class T>
+  MOONFLOW_DEVICE T sum(T start, int64_t row, int64_t place, const T* dy) const {
+    for (; place < count && this->row(place) == row; ++place) start += dy[order[place] * row_elements];
+    return start;
+  }
+};
+
 template <class Rule, class T>
 struct UpdateRows {
   Rule rule;
   void* data[Rule::kInputs];
-  Indices indices;
-  const int64_t* order;
-  int64_t picks, row_elements;
+  OrderedPicks picks;
   LongDivisor columns;
 
   MOONFLOW_DEVICE void operator()(int64_t e) const {
-    if (indices.note->found != 0 || !update::changes<Rule>(data)) return;
+    if (picks.indices.note->found != 0 || !update::changes<Rule>(data)) return;
     int64_t column;
-    const int64_t place = columns.quotient(e, column), row = row_of(place);
-    if (place > 0 && row_of(place - 1) == row) return;
-    const int64_t at = row * row_elements + column;
-    const T gradient = sum(place, row, static_cast<const T*>(data[Rule::kGradient]) + column);
+    const int64_t place = columns.quotient(e, column), row = picks.row(place);
+    if (!picks.is_first_of(row, place)) return;
+    const int64_t at = row * picks.row_elements + column;
+    // From 0 on, as gather_grad makes it.
+    const T gradient = picks.sum(T(0), row, place, static_cast<const T*>(data[Rule::kGradient]) + column);
     const auto step = rule.template step<T, T>(data);
     T* const w = static_cast<T*>(data[0]) + at;
     if constexpr (Rule::kWritten == 1)
@@ -38,41 +54,20 @@ struct UpdateRows {
     else
       step(*w, static_cast<T*>(data[1])[at], static_cast<T*>(data[2])[at], gradient);
   }
-
- private:
-  MOONFLOW_DEVICE int64_t row_of(int64_t place) const { return indices.at(order[place]); }
-
-  MOONFLOW_DEVICE T sum(int64_t place, int64_t row, const T* dy) const {
-    T result = 0;
-    for (; place < picks && row_of(place) == row; ++place)
-      result = functor::Add()(result, dy[order[place] * row_elements]);
-    return result;
-  }
 };
 
 template <class T>
 struct SumPicks {
   const T* dy;
   T* out;
-  Indices indices;
-  const int64_t* order;
-  int64_t picks, row_elements;
+  OrderedPicks picks;
   LongDivisor columns;
 
   MOONFLOW_DEVICE void operator()(int64_t e) const {
-    if (indices.note->found != 0) return;
     int64_t column;
-    const int64_t place = columns.quotient(e, column), row = row_of(place);
-    const bool is_first = place == 0 || row_of(place - 1) != row;
-    out[order[place] * row_elements + column] = is_first ? sum(place, row, dy + column) : T(0);
-  }
-
- private:
-  MOONFLOW_DEVICE int64_t row_of(int64_t place) const { return indices.at(order[place]); }
-  MOONFLOW_DEVICE T sum(int64_t place, int64_t row, const T* from) const {
-    T result = from[order[place] * row_elements];
-    while (++place < picks && row_of(place) == row) result += from[order[place] * row_elements];
-    return result;
+    const int64_t place = columns.quotient(e, column), row = picks.row(place);
+    const int64_t at = picks.order[place] * picks.row_elements + column;
+    out[at] = picks.is_first_of(row, place) ? picks.sum(dy[at], row, place + 1, dy + column) : T(0);
   }
 };
 
@@ -82,8 +77,10 @@ Launch prepare_sums(KernelCall& call) {
     return [=, dtype = call.inputs[1].dtype](const LaunchCall& at) {
       using T = decltype(zero);
       for_each(at.stream, picks * columns,
-               SumPicks<T>{at.input<T>(0), at.output<T>(0), Indices(at, 1, dtype, 0), at.input<int64_t>(2), picks,
-                           columns, LongDivisor(columns)});
+               SumPicks<T>{at.input<T>(0),
+                           at.output<T>(0),
+                           {Indices(at, 1, dtype, 0), at.input<int64_t>(2), picks, columns},
+                           LongDivisor(columns)});
     };
   });
 }
@@ -97,7 +94,7 @@ Launch prepare_rows(KernelCall& call) {
     return [=, rule = Rule(call.attrs), dtype = call.inputs[kIndices].dtype](const LaunchCall& at) {
       using Update = UpdateRows<Rule, decltype(zero)>;
       Update update{
-          rule, {}, Indices(at, kIndices, dtype, 0), at.input<int64_t>(kOrder), picks, columns, LongDivisor(columns)};
+          rule, {}, {Indices(at, kIndices, dtype, 0), at.input<int64_t>(kOrder), picks, columns}, LongDivisor(columns)};
       std::copy_n(at.inputs, Rule::kInputs, update.data);
       for_each(at.stream, picks * columns, update);
     };
