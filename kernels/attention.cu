@@ -146,9 +146,10 @@ MOONFLOW_DEVICE void add_product(const Block& block, const T* p, const Strip<T>&
   }
 }
 
+// What exponentials are taken beside: where that is minus infinity, they come out as 0 and not as NaN.
 template <class T>
-MOONFLOW_DEVICE T finite_or_zero(T log_sum) {
-  return log_sum > -std::numeric_limits<T>::infinity() ? log_sum : T(0);
+MOONFLOW_DEVICE T finite_or_zero(T top) {
+  return top > -std::numeric_limits<T>::infinity() ? top : T(0);
 }
 
 // ---- forward -------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ struct Forward {
       add_product<kTile, false>(block, weights, v, sums);  // in the threads that have just scaled them
       block.sync();
     }
-    block.sync();
+    block.sync();  // there may be no keys at all
     for (int at = block.thread(); at < kTile * sums.width; at += kThreads) {
       const T total = totals[at / sums.width];  // 0: nothing may be looked at
       T& sum = sums.row(at / sums.width)[at % sums.width];
@@ -206,7 +207,7 @@ struct Forward {
     }
     store<kTile>(block, sums, first, p.rows(out, head, p.queries, p.value_width));
     for (int i = block.thread(); i < kTile && first + i < p.queries; i += kThreads)
-      log_sum[head * p.queries + first + i] = finite_or_zero(tops[i]) + elementary::log(totals[i]);
+      log_sum[head * p.queries + first + i] = tops[i] + elementary::log(totals[i]);
   }
 
  private:
@@ -312,7 +313,6 @@ struct QueryGrad {
       add_product<kTile, false>(block, dscores, k, dq);
       block.sync();
     }
-    block.sync();
     store<kTile>(block, dq, first, p.rows(dquery, head, p.queries, p.width));
   }
 };
@@ -356,7 +356,6 @@ struct KeyGrad {
       add_product<kTile, true>(block, weights, dy, dv);
       block.sync();
     }
-    block.sync();
     store<kTile>(block, dk, first, p.rows(dkey, head, p.keys, p.width));
     store<kTile>(block, dv, first, p.rows(dvalue, head, p.keys, p.value_width));
   }
