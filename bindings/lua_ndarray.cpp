@@ -6,6 +6,7 @@
 #include "bindings/format.h"
 #include "bindings/lua_element.h"
 #include "bindings/lua_module.h"
+#include "engine/overlap.h"
 
 namespace moonflow::lua {
 
@@ -265,9 +266,7 @@ int set(lua_State* L) {
 
 // The array, or where it shares memory with one that is written while it is read, a copy.
 Tensor apart_from(const Tensor& written, const Tensor& array, const State& state) {
-  const char *const first = written.data<char>(), *const other = array.data<char>();
-  const bool overlaps = other < first + written.bytes() && first < other + array.bytes();
-  return overlaps ? array.copy(state.memory) : array;
+  return overlap(range_of(written), range_of(array)) ? array.copy(state.memory) : array;
 }
 
 // What a slice picks: along each axis so many places, `steps` apart.

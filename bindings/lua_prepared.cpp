@@ -2,10 +2,10 @@
 // is the list of its outputs, which are always the same arrays.
 #include <algorithm>
 #include <climits>
-#include <functional>
 
 #include "bindings/lua_element.h"
 #include "bindings/lua_module.h"
+#include "engine/overlap.h"
 #include "kernels/catalog.h"
 
 namespace moonflow::lua {
@@ -35,12 +35,8 @@ void push_output(lua_State* L, State& state, int list, const PreparedBox& box, i
 
 // Does an array lie in one of the inputs, but for its own?
 bool is_in_another(const Tensor& feed, const std::vector<Tensor>& inputs, size_t own) {
-  const auto overlap = [](const Tensor& a, const Tensor& b) {
-    const std::less<> before;
-    return before(a.data<char>(), b.data<char>() + b.bytes()) && before(b.data<char>(), a.data<char>() + a.bytes());
-  };
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (i != own && overlap(feed, inputs[i])) return true;
+    if (i != own && overlap(range_of(feed), range_of(inputs[i]))) return true;
   return false;
 }
 

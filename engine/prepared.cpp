@@ -1,10 +1,10 @@
 #include "engine/prepared.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "engine/compile.h"
 #include "engine/default_floats.h"
+#include "engine/overlap.h"
 #include "engine/process_end.h"
 
 namespace moonflow {
@@ -150,11 +150,8 @@ void PreparedCall::require_free(const void* data, const TensorType& type, const 
                                 bool is_output) const {
   require(reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size_of(type.dtype)) == 0,
           ErrorCode::InvalidArgument, what, " ", index, " is bound to memory that is not aligned for ", type.dtype);
-  const std::less<> before;
   const auto overlaps = [&](const void* other, const TensorType& other_type) {
-    const auto* const from = static_cast<const char*>(data);
-    const auto* const other_from = static_cast<const char*>(other);
-    return before(from, other_from + other_type.bytes()) && before(other_from, from + type.bytes());
+    return overlap({data, type.bytes()}, {other, other_type.bytes()});
   };
   for (size_t i = 0; i < inputs_.size() && is_output; ++i)
     require(!overlaps(plan_->feeds[i].data, inputs_[i].type()), ErrorCode::InvalidArgument, what, " ", index,

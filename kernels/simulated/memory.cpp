@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "engine/overlap.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #define MOONFLOW_POISON(memory, bytes) __asan_poison_memory_region(memory, bytes)
@@ -29,7 +31,6 @@ int64_t round_up(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to;
 
 char* begin_of(const Range& range) { return static_cast<char*>(const_cast<void*>(range.data)); }
 char* end_of(const Range& range) { return begin_of(range) + range.bytes; }
-bool overlap(const Range& a, const Range& b) { return begin_of(a) < end_of(b) && begin_of(b) < end_of(a); }
 
 void fill_guards(char* memory, int64_t bytes) {
   std::memset(memory - kGuard, kCanary, kGuard);
