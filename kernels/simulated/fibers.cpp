@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "kernels/simulated/memory.h"
+
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
@@ -62,7 +64,6 @@ moonflow_begin_stack:
 #endif
 
 namespace {
-constexpr size_t kPage = 64 << 10;                  // the largest that Linux has on ARM; others divide it
 constexpr size_t kStackBytes = kPage + 124 * 1024;  // only what is used takes memory
 }  // namespace
 

@@ -21,8 +21,7 @@ namespace moonflow::cuda::simulated {
 
 namespace {
 
-constexpr int64_t kPage = 64 << 10;  // the largest that Linux has on ARM; others divide it
-constexpr int64_t kGrain = 256;      // CUDA aligns memory to that
+constexpr int64_t kGrain = 256;  // CUDA aligns memory to that
 constexpr int64_t kGuard = 256;  // bytes before and after each block of memory
 constexpr unsigned char kCanary = 0x5a;
 constexpr int kPoison = 0xff;  // of floats NaN, of integers -1

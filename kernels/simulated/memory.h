@@ -15,6 +15,9 @@
 
 namespace moonflow::cuda::simulated {
 
+// What can be put out of reach: the largest page that Linux has on ARM; others divide it.
+constexpr int64_t kPage = 64 << 10;
+
 // Staging memory that a piece of work reads or writes, from when it is enqueued until the host knows that it is over.
 struct StagingUse {
   Range range;
