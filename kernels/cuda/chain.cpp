@@ -44,13 +44,13 @@ Launch prepare(LoadedChains& loaded, int capability, KernelCall& call) {
   const long long count = out.count(), of_block = int64_t{kChainThreads} * elements_of_thread(out.dtype);
   const unsigned blocks = static_cast<unsigned>((count + of_block - 1) / of_block);
   return [kernel, count, blocks, leaf_count = leaves.size()](const LaunchCall& at) {
+    if (count == 0) return;
     constexpr size_t kMostLeaves = 8;
     const void* arguments[kMostLeaves + 2];
     size_t next = 0;
     arguments[next++] = &count;
     for (size_t i = 0; i < leaf_count; ++i) arguments[next++] = &at.inputs[i];
     arguments[next++] = &at.outputs[0];
-    if (count == 0) return;
     check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(blocks), dim3(kChainThreads),
                            const_cast<void**>(arguments), 0, native(at.stream)));
     check_launch(at.stream);
