@@ -451,11 +451,11 @@ Launch prepare_backward(KernelCall& call) {
                      KeyGrad<T, kTile>{inputs(at), at.output<T>(1), at.output<T>(2)});
       };
     });
-    return [=, has_dlog_sum = call.has(kDLogSum)](const LaunchCall& at) {
+    return [=](const LaunchCall& at) {
       constexpr int kEach = Means<T>::kThreads / kWarp;
       if (count > 0) {
         launch(at.stream, (count + kEach - 1) / kEach,
-               Means<T>{prepared, at.input<T>(kDOut), at.input<T>(kOut), has_dlog_sum ? at.input<T>(kDLogSum) : nullptr,
+               Means<T>{prepared, at.input<T>(kDOut), at.input<T>(kOut), at.input<T>(kDLogSum),
                         static_cast<T*>(at.scratch), count});
       }
       of_queries(at);

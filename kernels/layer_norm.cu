@@ -159,15 +159,10 @@ bool is_whole_row(const KernelCall& call, int i, const Lanes& rows) {
   return call.has(i) && call.inputs[i].count() == rows.n;
 }
 
-template <class T>
-const T* optional(const LaunchCall& at, int i, bool present) {
-  return present ? at.input<T>(i) : nullptr;
-}
-
 Launch prepare_layer_norm(KernelCall& call) {
   const Lanes rows = rows_of(call);
   const double epsilon = call.attrs.number("epsilon");
-  const bool centred = call.attrs.flag("centred"), scaled = call.has(1), shifted = call.has(2);
+  const bool centred = call.attrs.flag("centred");
   const bool whole = is_whole_row(call, 1, rows) && is_whole_row(call, 2, rows);
   const LongDivisor scale_period = period_of(call, 1), shift_period = period_of(call, 2);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
@@ -180,16 +175,14 @@ Launch prepare_layer_norm(KernelCall& call) {
     if (whole)
       return [=](const LaunchCall& at) { start(at, WholeRow<T>{at.input<T>(1)}, WholeRow<T>{at.input<T>(2)}); };
     return [=](const LaunchCall& at) {
-      start(at, Repeated<T>{optional<T>(at, 1, scaled), scale_period, T(1)},
-            Repeated<T>{optional<T>(at, 2, shifted), shift_period, T(0)});
+      start(at, Repeated<T>{at.input<T>(1), scale_period, T(1)}, Repeated<T>{at.input<T>(2), shift_period, T(0)});
     };
   });
 }
 
 Launch prepare_layer_norm_grad(KernelCall& call) {
   const Lanes rows = rows_of(call);
-  const bool centred = call.attrs.flag("centred"), scaled = call.has(4), whole = is_whole_row(call, 4, rows),
-             has_dmean = centred && call.has(5), has_dinv_std = call.has(6);
+  const bool centred = call.attrs.flag("centred"), whole = is_whole_row(call, 4, rows);
   const LongDivisor period = period_of(call, 4);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
@@ -197,10 +190,10 @@ Launch prepare_layer_norm_grad(KernelCall& call) {
       for_each_lane(at.stream, rows,
                     LayerNormGrad<T, std::decay_t<decltype(gamma)>>{
                         at.input<T>(0), at.input<T>(1), at.input<T>(2), at.input<T>(3), gamma,
-                        optional<T>(at, 5, has_dmean), optional<T>(at, 6, has_dinv_std), at.output<T>(0), centred});
+                        centred ? at.input<T>(5) : nullptr, at.input<T>(6), at.output<T>(0), centred});
     };
     if (whole) return [=](const LaunchCall& at) { start(at, WholeRow<T>{at.input<T>(4)}); };
-    return [=](const LaunchCall& at) { start(at, Repeated<T>{optional<T>(at, 4, scaled), period, T(1)}); };
+    return [=](const LaunchCall& at) { start(at, Repeated<T>{at.input<T>(4), period, T(1)}); };
   });
 }
 

@@ -85,13 +85,11 @@ Launch prepare_moments(KernelCall& call) {
 
 Launch prepare_moments_grad(KernelCall& call) {
   const FoldShape shape = shape_of(call);
-  const bool has_dmean = call.has(2), has_dvariance = call.has(3);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [=](const LaunchCall& at) {
       for_each(at.stream, shape.outputs * shape.count,
-               MomentsGrad<T>{shape, at.input<T>(0), at.input<T>(1), has_dmean ? at.input<T>(2) : nullptr,
-                              has_dvariance ? at.input<T>(3) : nullptr, at.output<T>(0)});
+               MomentsGrad<T>{shape, at.input<T>(0), at.input<T>(1), at.input<T>(2), at.input<T>(3), at.output<T>(0)});
     };
   });
 }

@@ -394,8 +394,6 @@ template <Tail kTail>
 Launch prepare_train_grad(KernelCall& call) {
   constexpr bool kFused = kTail != Tail::None, kAdded = kTail == Tail::AddRelu;
   const Channels channels(call, 0);
-  const bool has_dmean = !kFused && call.has(5), has_dinv_std = !kFused && call.has(6);
-  const bool has_more = kAdded && call.has(7);
   return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     using Number = Computed<T>;
@@ -408,14 +406,14 @@ Launch prepare_train_grad(KernelCall& call) {
                                           at.input<Number>(1), kFused ? at.input<Number>(2) : nullptr};
       T* const dsum = kAdded ? at.output<T>(3) : nullptr;
       Sums* const rest = static_cast<Sums*>(at.scratch);
-      const TrainGradSums<T, kTail> sums{{x, dy, kAdded ? at.input<T>(6) : nullptr,
-                                          has_more ? at.input<T>(7) : nullptr, dsum, parameters},
-                                         has_dmean ? at.input<Number>(5) : nullptr,
-                                         has_dinv_std ? at.input<Number>(6) : nullptr,
-                                         at.output<Number>(1),
-                                         at.output<Number>(2),
-                                         rest,
-                                         channels.places};
+      const TrainGradSums<T, kTail> sums{
+          {x, dy, kAdded ? at.input<T>(6) : nullptr, kAdded ? at.input<T>(7) : nullptr, dsum, parameters},
+          kFused ? nullptr : at.input<Number>(5),
+          kFused ? nullptr : at.input<Number>(6),
+          at.output<Number>(1),
+          at.output<Number>(2),
+          rest,
+          channels.places};
       fold_channels(at.stream, folds, sums, static_cast<char*>(at.scratch) + rest_bytes);
       map_channels(at.stream, maps,
                    TrainGrad<T, kTail>{x, kAdded ? dsum : dy, parameters, rest, at.output<T>(0)});
