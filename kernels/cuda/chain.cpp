@@ -42,7 +42,7 @@ Launch prepare(LoadedChains& loaded, int capability, KernelCall& call) {
   for (size_t i = 0; i < call.inputs.size() && call.present[i]; ++i) leaves.push_back(call.inputs[i]);
   const cudaKernel_t kernel = loaded.get(chain_source(call.attrs, leaves, out), capability);
   const long long count = out.count(), of_block = int64_t{kChainThreads} * elements_of_thread(out.dtype);
-  const unsigned blocks = static_cast<unsigned>((count + of_block - 1) / of_block);
+  const unsigned blocks = checked_blocks((count + of_block - 1) / of_block);
   return [kernel, count, blocks, leaf_count = leaves.size()](const LaunchCall& at) {
     if (count == 0) return;
     constexpr size_t kMostLeaves = 8;

@@ -354,6 +354,13 @@ void allow_shared(const void* kernel, int64_t bytes) {
   most = bytes;
 }
 
+unsigned checked_blocks(int64_t blocks) {
+  constexpr int64_t kMost = (int64_t{1} << 31) - 1;
+  require(blocks <= kMost, ErrorCode::Unsupported, "its kernel wants ", blocks, " blocks, and a card starts at most ",
+          kMost, " at once; the cpu computes it");
+  return static_cast<unsigned>(blocks);
+}
+
 std::unique_ptr<Runtime> make_cudart(int index) {
   auto runtime = std::make_unique<Cudart>(index);
   const Properties& card = runtime->properties();

@@ -21,6 +21,8 @@ StreamHandle native(Stream& stream);
 // Before launches of a kernel on the current card that have so many bytes of shared memory for a block: throws where
 // the card has fewer.
 void allow_shared(const void* kernel, int64_t bytes);
+// So many blocks as a launch takes them: throws where they are more than a card starts at once.
+unsigned checked_blocks(int64_t blocks);
 // After each launch on the stream, by us or by a library: throws when it was refused.
 void check_launch(Stream& stream);
 

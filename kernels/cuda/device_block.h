@@ -126,7 +126,7 @@ void launch(Stream& stream, int64_t blocks, const K& kernel, int64_t shared_byte
   // What every kernel may have, beside exchange(). More is asked for.
   constexpr int64_t kUnasked = (48 << 10) - kExchangeBytes;
   if (shared_bytes > kUnasked) allow_shared(reinterpret_cast<const void*>(run_kernel<K>), shared_bytes);
-  run_kernel<K><<<static_cast<unsigned>(blocks), K::kThreads, shared_bytes, native(stream)>>>(kernel);
+  run_kernel<K><<<checked_blocks(blocks), K::kThreads, shared_bytes, native(stream)>>>(kernel);
   check_launch(stream);
 }
 

@@ -303,6 +303,7 @@ TEST_CASE("a launch that a card would refuse is refused") {
   CHECK_THROWS_WITH(launch(*card.stream, 1, Nothing<48>()), Contains("refused"));
   CHECK_THROWS_WITH(launch(*card.stream, 1, Nothing<2048>()), Contains("refused"));
   CHECK_THROWS_WITH(launch(*card.stream, 0, Nothing<32>()), Contains("refused"));
+  CHECK_THROWS_WITH(launch(*card.stream, (int64_t{1} << 32) + 1, Nothing<32>()), Contains("refused"));
   CHECK_THROWS_WITH(launch(*card.stream, 1, Nothing<32>(), 228 * 1024), Contains("refused"));
   launch(*card.stream, 1, Nothing<1024>(), 227 * 1024);
   card.stream->wait();
