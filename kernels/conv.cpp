@@ -12,16 +12,6 @@ namespace moonflow {
 
 namespace {
 
-std::vector<AttrDef> with(std::vector<AttrDef> attrs, AttrDef more) {
-  attrs.push_back(std::move(more));
-  return attrs;
-}
-
-Attrs with(Attrs attrs, const std::string& name, AttrValue value) {
-  attrs.set(name, std::move(value));
-  return attrs;
-}
-
 // That of a bias: the same, or float32 beside what is narrow.
 DType bias_dtype(DType dtype, DType given) { return is_narrow(dtype) && given == DType::Float32 ? given : dtype; }
 
@@ -313,7 +303,7 @@ void add_conv(Catalog& catalog, int spatial_axes) {
   OpDef input_grad = ConvOp{ConvKind::InputGrad, spatial_axes}.def(name + "_input_grad", {{"dy"}, {"filter"}});
   input_grad.doc = "Gradient of " + name + " with respect to x: each dy spread back over the window it came from.";
   input_grad.outputs = {"dx"};
-  input_grad.attrs = with(input_grad.attrs, shape_attr("x"));
+  input_grad.attrs.push_back(shape_attr("x"));
   input_grad.grad = [grads](GradCall& call) { return grads.of_input_grad(call); };
   input_grad.examples = grad_examples(examples, ConvKind::InputGrad, spatial_axes);
   catalog.add(std::move(input_grad));
@@ -323,7 +313,7 @@ void add_conv(Catalog& catalog, int spatial_axes) {
                     "batch and places.\nThe last bits of float32 depend on the number of threads, each of which sums "
                     "a part of the batch.";
   filter_grad.outputs = {"dfilter"};
-  filter_grad.attrs = with(filter_grad.attrs, shape_attr("the filter"));
+  filter_grad.attrs.push_back(shape_attr("the filter"));
   filter_grad.grad = [grads](GradCall& call) { return grads.of_filter_grad(call); };
   filter_grad.rewrites = {{name + "_filter_grad + bias_grad", {name + "_filter_bias_grad"}, fuse_bias_grad}};
   filter_grad.examples = with_mixed(grad_examples(examples, ConvKind::FilterGrad, spatial_axes));
@@ -346,7 +336,7 @@ void add_conv_bias(Catalog& catalog, int spatial_axes) {
   OpDef fused = ConvOp{ConvKind::ForwardBias, spatial_axes}.def(name + "_bias", {{"x"}, {"filter"}, {"bias"}});
   fused.doc =
       name + ", bias_add over the filters and perhaps an activation in one pass. Made by fusion, after gradients.";
-  fused.attrs = with(fused.attrs, activation_attr());
+  fused.attrs.push_back(activation_attr());
   fused.examples = with_bias(examples, "none");
   for (Example& example : with_bias(examples, "relu")) {
     fused.examples.push_back(example);
@@ -367,7 +357,7 @@ void add_conv_bias(Catalog& catalog, int spatial_axes) {
   OpDef grads = ConvOp{ConvKind::FilterBiasGrad, spatial_axes}.def(name + "_filter_bias_grad", {{"dy"}, {"x"}});
   grads.doc = "Gradients of " + name + "_bias with respect to filter and bias in one pass. Made by fusion.";
   grads.outputs = {"dfilter", "dbias"};
-  grads.attrs = with(grads.attrs, shape_attr("the filter"));
+  grads.attrs.push_back(shape_attr("the filter"));
   grads.examples = with_mixed(grad_examples(examples, ConvKind::FilterGrad, spatial_axes));
   catalog.add(std::move(grads));
 }

@@ -127,16 +127,12 @@ OpDef conv2d_bias_add() {
   op.inplace = {{0, 3}};
   const std::string winograd = "winograd", same = "SAME", nhwc = "NHWC";
   const Attrs attrs{{"padding", same}, {"activation", std::string("relu")}};
-  const auto with = [&](const std::string& name, const std::string& value) {
-    Attrs more = attrs;
-    more.set(name, value);
-    return more;
-  };
-  op.examples = {{{f32({2, 3, 5, 6}), f32({4, 3, 3, 3}), f32({4}), f32({2, 4, 5, 6})}, attrs},
-                 {{f32({1, 3, 6, 5}), f32({2, 3, 3, 3}), f32({2}), f32({1, 2, 6, 5})}, with("algorithm", winograd)},
-                 {{f32({1, 3, 6, 5}), f32({2, 3, 3, 3}), f32({2}), f32({1, 2, 4, 3})}, {{"algorithm", winograd}}},
-                 {{f32({1, 5, 6, 16}), f32({16, 3, 3, 16}), f32({16}), f32({1, 5, 6, 16})}, with("data_format", nhwc)},
-                 {{bf16({1, 3, 6, 5}), bf16({9, 3, 3, 3}), f32({9}), bf16({1, 9, 6, 5})}, attrs}};
+  op.examples = {
+      {{f32({2, 3, 5, 6}), f32({4, 3, 3, 3}), f32({4}), f32({2, 4, 5, 6})}, attrs},
+      {{f32({1, 3, 6, 5}), f32({2, 3, 3, 3}), f32({2}), f32({1, 2, 6, 5})}, with(attrs, "algorithm", winograd)},
+      {{f32({1, 3, 6, 5}), f32({2, 3, 3, 3}), f32({2}), f32({1, 2, 4, 3})}, {{"algorithm", winograd}}},
+      {{f32({1, 5, 6, 16}), f32({16, 3, 3, 16}), f32({16}), f32({1, 5, 6, 16})}, with(attrs, "data_format", nhwc)},
+      {{bf16({1, 3, 6, 5}), bf16({9, 3, 3, 3}), f32({9}), bf16({1, 9, 6, 5})}, attrs}};
   return op;
 }
 

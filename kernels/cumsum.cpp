@@ -68,9 +68,7 @@ void add_cumsum(Catalog& catalog) {
   };
   op.grad = [](GradCall& g) -> std::vector<ValueId> {
     if (!is_floating(g.type(g.inputs[0]).dtype)) return {kNone};
-    Attrs attrs = g.attrs;
-    attrs.set("reverse", !attrs.flag("reverse"));
-    return {g.op("cumsum", {g.grads[0]}, attrs)};
+    return {g.op("cumsum", {g.grads[0]}, with(g.attrs, "reverse", !g.attrs.flag("reverse")))};
   };
   op.narrow.in_kernels = true;
   op.cpu = {prepare_cumsum};

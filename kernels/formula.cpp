@@ -49,9 +49,7 @@ Grad linear_gradient(std::string gradient_op) {
   return [op = std::move(gradient_op)](GradCall& call) -> std::vector<ValueId> {
     const TensorType x = call.type(call.inputs[0]);
     if (!is_floating(x.dtype)) return {kNone};
-    Attrs attrs = call.attrs;
-    attrs.set("shape", x.shape.dims());
-    return {call.op(op, {call.grads[0]}, attrs)};
+    return {call.op(op, {call.grads[0]}, with(call.attrs, "shape", x.shape.dims()))};
   };
 }
 

@@ -336,9 +336,7 @@ OpDef fft() {
     return {call.type(0)};
   };
   op.grad = [](GradCall& call) -> std::vector<ValueId> {
-    Attrs attrs = call.attrs;
-    attrs.set("inverse", !attrs.flag("inverse"));
-    return {call.op("fft", {call.grads[0]}, attrs)};
+    return {call.op("fft", {call.grads[0]}, with(call.attrs, "inverse", !call.attrs.flag("inverse")))};
   };
   for (const int64_t size : {1, 6, 16, 35, 67}) op.examples.push_back({{f32({2, size, 2})}});
   op.examples.push_back({{f32({64, 2})}, {{"inverse", true}, {"scale", 1.0 / 64}}});
@@ -365,9 +363,7 @@ OpDef rfft() {
   };
   op.grad = [](GradCall& call) -> std::vector<ValueId> {
     const Shape& shape = call.type(call.inputs[0]).shape;
-    Attrs attrs = call.attrs;
-    attrs.set("length", shape[shape.rank() - 1]);
-    return {call.op("irfft", {call.grads[0]}, attrs)};
+    return {call.op("irfft", {call.grads[0]}, with(call.attrs, "length", shape.back()))};
   };
   for (const int64_t size : {1, 2, 7, 12, 32, 45, 134})
     op.examples.push_back({{f32({3, size})}, {{"size", size}, {"middle", 2.0}}});

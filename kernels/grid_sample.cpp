@@ -298,10 +298,8 @@ OpDef grid_sample() {
     const TensorType& x = call.type(call.inputs[0]);
     if (!is_floating(x.dtype)) return {kNone, kNone};
     const ValueId grid = call.inputs[1], dy = call.grads[0];
-    Attrs attrs = call.attrs;
-    attrs.set("shape", x.shape.dims());
     const bool has_slopes = call.attrs.string("mode") != "nearest";
-    return {call.op("grid_sample_image_grad", {grid, dy}, attrs),
+    return {call.op("grid_sample_image_grad", {grid, dy}, with(call.attrs, "shape", x.shape.dims())),
             has_slopes ? call.op("grid_sample_grid_grad", {call.inputs[0], grid, dy}, call.attrs) : kNone};
   };
   op.cpu = {prepare};
@@ -348,9 +346,10 @@ OpDef image_grad(const OpDef& of) {
   for (const Example& example : of.examples) {
     if (!is_floating(example.inputs[0].dtype)) continue;
     const Shape x = example.inputs[0].shape, grid = example.inputs[1].shape;
-    Attrs attrs = example.attrs;
-    attrs.set("shape", x.dims());
-    op.examples.push_back({{f32(grid), f32({x[0], x[1], grid[1], grid[2]})}, attrs, example.low, example.high});
+    op.examples.push_back({{f32(grid), f32({x[0], x[1], grid[1], grid[2]})},
+                           with(example.attrs, "shape", x.dims()),
+                           example.low,
+                           example.high});
   }
   return op;
 }

@@ -221,9 +221,8 @@ std::vector<ValueId> layer_norm_grads(GradCall& g) {
   const ValueId dx = g.op("layer_norm_grad", {x, mean, inv_std, dy, gamma, g.grads[1], g.grads[2]}, row);
 
   const auto parameter_grads = [&](ValueId parameter) {
-    Attrs attrs = axis;
-    attrs.set("shape", g.type(parameter).shape.dims());
-    return g.ops("layer_norm_parameter_grad", {x, mean, inv_std, dy}, attrs);
+    return g.ops("layer_norm_parameter_grad", {x, mean, inv_std, dy},
+                 with(axis, "shape", g.type(parameter).shape.dims()));
   };
   if (gamma == kNone) return {dx, kNone, beta == kNone ? kNone : parameter_grads(beta)[1]};
   const std::vector<ValueId> grads = parameter_grads(gamma);

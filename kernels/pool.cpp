@@ -132,9 +132,7 @@ bool fuse_relu_grad(Rewriter& graph, NodeId id) {
   if (relu_id == kNone || graph.node(relu_id).op->name != "relu_grad") return false;
   const Node& relu = graph.node(relu_id);
   if (relu.inputs[0] != pool.outputs[0] || relu.inputs[1] != pool.inputs[1]) return false;
-  Attrs attrs = pool.attrs;
-  attrs.set("relu", true);
-  graph.fuse({id, relu_id}, "max_pool2d_grad", pool.inputs, attrs, relu.outputs);
+  graph.fuse({id, relu_id}, "max_pool2d_grad", pool.inputs, with(pool.attrs, "relu", true), relu.outputs);
   return true;
 }
 
@@ -247,9 +245,7 @@ void add_pool(Catalog& catalog) {
   avg_grad.narrow = follows();
   avg_grad.cpu = kernel(PoolKind::AverageGrad, 0);
   for (const Example& example : pool_examples()) {
-    Attrs attrs = example.attrs;
-    attrs.set("shape", example.inputs[0].shape.dims());
-    avg_grad.examples.push_back({{pooled(example)}, attrs});
+    avg_grad.examples.push_back({{pooled(example)}, with(example.attrs, "shape", example.inputs[0].shape.dims())});
   }
   catalog.add(std::move(avg_grad));
 }

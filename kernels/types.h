@@ -35,6 +35,12 @@ inline Attrs without(const Attrs& attrs, std::string_view name) {
   return rest;
 }
 
+// All of them and one more, or another value for it.
+inline Attrs with(Attrs attrs, const std::string& name, AttrValue value) {
+  attrs.set(name, std::move(value));
+  return attrs;
+}
+
 // ---- mixed precision (engine/mixed_precision.h) ---------------------------------------------------------------
 
 // The attribute by which an op that is given what is narrow is told the dtype of its result.
