@@ -6,6 +6,7 @@
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
+#include "kernels/row_major.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -61,8 +62,7 @@ struct ConvOp {
       if (cpu::own_conv_layouts(conv, kind, conv_way(call.attrs), call)) return;
       if (cpu::conv_layouts(conv, kind, activation_of(call.attrs), call)) return;
     }
-    std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
-    std::fill(call.outputs.begin(), call.outputs.end(), Layout{});
+    lie_in_rows(call);
   }
 
   // Of the sums as the formula has them. Winograd's algorithm takes fewer, so it may be above the peak.

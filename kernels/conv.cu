@@ -20,6 +20,7 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/layout.h"
+#include "kernels/row_major.h"
 
 namespace moonflow::cuda {
 namespace {
@@ -85,8 +86,7 @@ bool pads(const Conv& conv, DType dtype) {
 bool is_single_place(const Conv& conv) { return conv.windows[0].size * conv.windows[1].size == 1; }
 
 void choose_layouts(ConvKind kind, int spatial_axes, LayoutCall& call) {
-  std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
-  std::fill(call.outputs.begin(), call.outputs.end(), Layout{});
+  lie_in_rows(call);
   const std::vector<TensorType>& types = call.input_types;
   const DType dtype = types[0].dtype;
   if (!is_narrow(dtype) && !(dtype == DType::Float32 && call.allow_tf32)) return;

@@ -10,6 +10,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/device.h"
+#include "kernels/row_major.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -73,8 +74,7 @@ void sum_layouts(LayoutCall& call) {
     const Conv conv = sizes(call.attrs, call.input_types);
     if (cpu::own_conv_layouts(conv, ConvKind::ForwardAdd, conv_way(call.attrs), call)) return;
   }
-  std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
-  std::fill(call.outputs.begin(), call.outputs.end(), Layout{});
+  lie_in_rows(call);
 }
 
 Launch prepare_sum(KernelCall& call) {

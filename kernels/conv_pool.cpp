@@ -15,6 +15,7 @@
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/device.h"
 #include "kernels/pool.h"
+#include "kernels/row_major.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -74,8 +75,7 @@ struct ConvPoolOp {
       const Conv conv = sizes(call.attrs, call.input_types);
       if (cpu::own_conv_layouts(conv, kind, conv_way(call.attrs), call)) return;
     }
-    std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
-    std::fill(call.outputs.begin(), call.outputs.end(), Layout{});
+    lie_in_rows(call);
   }
 
   Launch prepare(KernelCall& call) const;

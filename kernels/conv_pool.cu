@@ -10,6 +10,7 @@
 #include "kernels/cuda/few_channels.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/pool_by_two.h"
+#include "kernels/row_major.h"
 
 namespace moonflow::cuda {
 namespace {
@@ -232,9 +233,8 @@ void give_as_taken(LayoutCall& call) {
   const Conv conv = conv_of(call.attrs, call.input_types[0].shape, call.input_types[1].shape, 2);
   const bool may = !conv.format.channels_last && card_sums_few_channels(conv, call.input_types[0].dtype);
   const bool last = may && is_channels_last(taken(call).value_or(Layout{}));
-  std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
-  for (size_t i = 0; i < call.outputs.size(); ++i)
-    call.outputs[i] = last ? channels_last(call.output_types[i]) : Layout{};
+  lie_in_rows(call);
+  for (size_t i = 0; i < call.outputs.size() && last; ++i) call.outputs[i] = channels_last(call.output_types[i]);
 }
 
 Launch prepare_conv_pool_filter_grad(KernelCall& call) {

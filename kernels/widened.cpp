@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "kernels/row_major.h"
+
 namespace moonflow {
 namespace {
 
@@ -96,8 +98,7 @@ Kernel widened(Kernel kernel, std::function<bool(size_t)> is_written, Conversion
     // The twins are dense and row-major.
     result.layouts = [layouts = kernel.layouts](LayoutCall& call) {
       if (!any_narrow(call.input_types) && !any_narrow(call.output_types)) return layouts(call);
-      std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
-      std::fill(call.outputs.begin(), call.outputs.end(), Layout{});
+      lie_in_rows(call);
     };
   }
   result.prepare = [kernel = std::move(kernel), is_written = std::move(is_written), conversions](KernelCall& call) {
