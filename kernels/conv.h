@@ -18,6 +18,12 @@ struct Conv {
   constexpr int64_t filters() const { return out.channels; }
   constexpr int64_t filters_per_group() const { return out.channels / groups; }
   constexpr int64_t channels_per_group() const { return image.channels / groups; }
+  // Whether windows, and the places in them, are neighbours: strides and dilations of 1.
+  constexpr bool slides_by_one() const {
+    for (const Window& window : windows)
+      if (window.stride != 1 || window.dilation != 1) return false;
+    return true;
+  }
   // Of the filter, as an image with filters for a batch.
   constexpr ImageSize filter_size() const {
     return {filters(), channels_per_group(), windows[0].size, windows[1].size};

@@ -12,8 +12,7 @@ namespace moonflow {
 inline bool card_sums_few_channels(const Conv& conv, DType dtype) {
   const int64_t size = conv.windows[0].size;
   if (conv.groups != 1 || conv.image.channels > 4 || (size != 3 && size != 5 && size != 7)) return false;
-  for (const Window& window : conv.windows)
-    if (window.size != size || window.stride != 1 || window.dilation != 1 || window.out == 0) return false;
+  if (!conv.slides_by_one() || conv.windows[1].size != size || conv.out.height * conv.out.width == 0) return false;
   // A row of windows of eight filters, with places, and its rows of the image are to fit what the smallest cards have
   // of shared memory for a block, and so are the sums of its threads.
   constexpr int64_t kShared = 63 << 10, kThreads = 256;

@@ -353,9 +353,9 @@ Launch sum_filter(const Work& work, KernelCall& call) {
 bool few_channels_fits(const Conv& conv, ConvKind kind) {
   if (kind != ConvKind::ForwardPool && kind != ConvKind::PoolFilterGrad) return false;
   if (conv.groups != 1 || conv.image.channels > 3 || conv.image.batch == 0) return false;
-  for (const Window& window : conv.windows) {
-    if (window.stride != 1 || window.dilation != 1 || window.out < 2 || window.size > 7) return false;
-  }
+  if (!conv.slides_by_one()) return false;
+  for (const Window& window : conv.windows)
+    if (window.out < 2 || window.size > 7) return false;
   const int64_t taps = conv.windows[1].size;
   if (taps != 3 && taps != 5 && taps != 7) return false;
   // Fewer filters would leave registers half empty.

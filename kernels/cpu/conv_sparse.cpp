@@ -291,9 +291,7 @@ class Part {
 
 bool sparse_fits(const Conv& conv, ConvKind kind) {
   if (kind != ConvKind::PoolFilterGrad || conv.groups != 1 || conv.format.spatial_axes != 2) return false;
-  for (const Window& window : conv.windows) {
-    if (window.size != conv.windows[0].size || window.stride != 1 || window.dilation != 1) return false;
-  }
+  if (!conv.slides_by_one() || conv.windows[1].size != conv.windows[0].size) return false;
   if (conv.windows[0].size != 3 && conv.windows[0].size != 5) return false;
   if (conv.image.batch == 0 || conv.out.height < 2 || conv.out.width < 2) return false;
   if (conv.format.channels_last) return conv.image.channels % kLanes == 0 && conv.filters() % kLanes == 0;

@@ -263,9 +263,7 @@ bool tiles_fit(const Conv& conv) {
   constexpr double kLeastFlops = 4e6;
   constexpr int64_t kLeastPlaces = 512;  // that meet the filter, to pay for packing it
   constexpr int64_t kMostWeights = int64_t{1} << 25;
-  for (const Window& window : conv.windows)
-    if (window.stride != 1 || window.dilation != 1) return false;
-  if (!has_tiles() || conv.groups != 1 || conv.format.spatial_axes != 2) return false;
+  if (!has_tiles() || !conv.slides_by_one() || conv.groups != 1 || conv.format.spatial_axes != 2) return false;
   if (conv.format.channels_last && (conv.image.channels % kBlock != 0 || conv.filters() % kBlock != 0)) return false;
   const int64_t weights = conv.windows[0].size * conv.windows[1].size * conv.image.channels * conv.filters();
   return conv.image.channels >= kBlock && conv.filters() >= kBlock && weights <= kMostWeights &&

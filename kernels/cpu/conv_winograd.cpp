@@ -240,9 +240,7 @@ Launch winograd_filter(const Layout& layout) {
 }
 
 bool winograd_fits(const Conv& conv, ConvKind kind) {
-  for (const Window& window : conv.windows) {
-    if (window.size != conv.windows[0].size || window.stride != 1 || window.dilation != 1) return false;
-  }
+  if (!conv.slides_by_one() || conv.windows[1].size != conv.windows[0].size) return false;
   const int64_t taps = conv.windows[0].size, channels = conv.image.channels, filters = conv.filters();
   if ((taps != 3 && taps != 5) || conv.groups != 1 || conv.format.spatial_axes != 2) return false;
   if (conv.format.channels_last && (channels % kBlock != 0 || filters % kBlock != 0)) return false;

@@ -20,9 +20,9 @@ bool suits(Device& device, const ConvolutionCall& call) {
   if (!conv.format.channels_last || conv.groups != 1) return false;
   if (conv.image.channels % 32 != 0 || conv.image.channels > kMostChannels) return false;
   if (conv.filters() % 32 != 0 || conv.filters() > kMostChannels) return false;
+  if (!conv.slides_by_one()) return false;
   for (const Window& window : conv.windows)
-    if (window.stride != 1 || window.dilation != 1 || window.size > kMostTaps || window.before >= window.size)
-      return false;
+    if (window.size > kMostTaps || window.before >= window.size) return false;
   const auto places = [](const ImageSize& size) { return size.batch * size.height * size.width; };
   return std::min(places(conv.image), places(conv.out)) > 0 &&
          std::max(places(conv.image), places(conv.out)) <= kMostPlaces;
