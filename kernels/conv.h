@@ -52,6 +52,11 @@ inline bool is_forward(ConvKind kind) { return !is_input_grad(kind) && !is_filte
 inline bool is_pooled(ConvKind kind) {
   return kind == ConvKind::ForwardPool || kind == ConvKind::PoolInputGrad || kind == ConvKind::PoolFilterGrad;
 }
+// It takes a bias, or gives the gradient of one.
+inline bool has_bias(ConvKind kind) {
+  return kind == ConvKind::ForwardBias || kind == ConvKind::ForwardAdd || kind == ConvKind::ForwardPool ||
+         kind == ConvKind::FilterBiasGrad || kind == ConvKind::PoolFilterGrad;
+}
 
 // What all convolutions have alike: their attributes, and the checked sizes of x (*) filter.
 std::vector<AttrDef> conv_attrs(int spatial_axes);

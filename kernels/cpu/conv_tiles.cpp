@@ -287,7 +287,7 @@ Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, Kernel
                   turned ? conv.filters() : conv.image.channels,
                   turned ? conv.image.channels : conv.filters(),
                   filter_steps(conv, kind),
-                  kind == ConvKind::ForwardBias || kind == ConvKind::ForwardAdd || kind == ConvKind::ForwardPool,
+                  has_bias(kind),
                   kind == ConvKind::ForwardAdd,
                   activation,
                   pooled && turned,

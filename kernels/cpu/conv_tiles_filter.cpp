@@ -253,7 +253,7 @@ Launch conv_tiles_filter(const Conv& conv, ConvKind kind, KernelCall& call) {
   const Work work{blocks->out,
                   blocks->image,
                   pooled,
-                  kind != ConvKind::FilterGrad,
+                  has_bias(kind),
                   down.before,
                   across.before,
                   down.size,

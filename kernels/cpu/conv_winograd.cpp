@@ -291,8 +291,7 @@ Launch conv_winograd(const Conv& conv, ConvKind kind, Activation activation, Ker
                   turned ? conv.image.channels : conv.filters(),
                   filter_steps(conv, kind),
                   Tiling(conv.image.batch, blocks->out.height, blocks->out.width, batch_tiles(conv, kind)),
-                  kind == ConvKind::ForwardBias || kind == ConvKind::ForwardAdd || kind == ConvKind::FilterBiasGrad ||
-                      (pooled && !turned),
+                  has_bias(kind),
                   activation,
                   kind == ConvKind::ForwardAdd,
                   pooled && turned,
