@@ -1,9 +1,19 @@
-// Max pooling of 2x2 windows in registers: how the kernels of conv2d_relu_pool store a window, and read it back.
+// What becomes of a convolution's sums in registers: an activation, or max pooling of 2x2 windows, as the kernels of
+// conv2d_relu_pool store a window and read it back.
 #pragma once
 
+#include "kernels/activation.h"
 #include "kernels/cpu/simd.h"
 
 namespace moonflow::cpu {
+
+// As activated() of each: a NaN stays one.
+template <class R>
+void activate(Activation activation, typename R::Vector& sums) {
+  if (activation == Activation::None) return;
+  sums = sums < 0 ? typename R::Vector{} : sums;
+  if (activation == Activation::Relu6) sums = sums > 6 ? typename R::Vector{} + 6 : sums;
+}
 
 // The largest of a window after relu, and its number among them in row-major order; 4 where relu lets nothing through.
 template <class R>

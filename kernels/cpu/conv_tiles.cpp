@@ -181,13 +181,6 @@ struct Destination {
 
 using R = Register<kBlock>;
 
-// A NaN stays one.
-inline void activate(Activation activation, R::Vector& sum) {
-  if (activation == Activation::None) return;
-  sum = sum < 0 ? R::Vector{} : sum;
-  if (activation == Activation::Relu6) sum = sum > 6 ? R::Vector{} + 6 : sum;
-}
-
 // The block of an image, which starts at `to`.
 void end_block(const Work& work, const float* sums, int64_t pitch, const float* bias, const Destination& to) {
   stand_alone(R(), [&] {
@@ -212,7 +205,7 @@ void end_block(const Work& work, const float* sums, int64_t pitch, const float* 
         R::Vector result;
         sum(y, x, result);
         if (to.addend) result += R::at(to.addend + at);
-        activate(work.activation, result);
+        activate<R>(work.activation, result);
         R::at(to.out + at) = result;
       }
     }

@@ -384,8 +384,7 @@ void collect_tile(const Work& work, const Unit& unit, int64_t tile, int64_t pane
           if (j >= columns) break;
           across[j] += more;
           if (work.sum) across[j] += R::at(addend + at + i * to.row + j * to.column);
-          if (work.activation != Activation::None) across[j] = across[j] < 0 ? Vector{} : across[j];
-          if (work.activation == Activation::Relu6) across[j] = across[j] > 6 ? Vector{} + 6 : across[j];
+          activate<R>(work.activation, across[j]);
           R::at(out + at + i * to.row + j * to.column) = across[j];
         }
       }
