@@ -17,6 +17,7 @@
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/image_layouts.h"
+#include "kernels/cpu/rounding.h"
 #include "kernels/cpu/simd.h"
 
 namespace moonflow::cpu {
@@ -70,7 +71,6 @@ struct Tiling {
     count = divide_up(work.images, images()) * down * across;
   }
 
-  static int64_t divide_up(int64_t count, int64_t by) { return (count + by - 1) / by; }
   int64_t images() const { return images_down * images_across; }  // in a tile at most
   int64_t windows() const { return images() * rows * columns; }
 
@@ -181,7 +181,7 @@ struct Room {
 
   Room(const Work& work, const Tiling& tiling) {
     constexpr int64_t kNoted = int64_t{1} << 18;  // bytes of what passes, in the second-level cache
-    const int64_t filters = (work.filters + work.parts - 1) / work.parts;
+    const int64_t filters = divide_up(work.filters, work.parts);
     const int64_t passed_bytes = filters * tiling.windows() * static_cast<int64_t>(sizeof(Passed));
     group = std::clamp<int64_t>(kNoted / passed_bytes, 1, tiling.count);
     const auto place = [&](int64_t more) { return std::exchange(bytes, bytes + aligned(more)); };

@@ -33,8 +33,8 @@ struct Work {
 
   int64_t rows() const { return out.height + taps_down - 1; }  // with the border
   int64_t columns() const { return out.width + taps_across - 1; }
-  int64_t depth() const { return parts_of(summed, kDepth); }
-  int64_t pairs() const { return parts_of(produced, 2 * kBlock); }  // of blocks that are produced together
+  int64_t depth() const { return divide_up(summed, kDepth); }
+  int64_t pairs() const { return divide_up(produced, 2 * kBlock); }  // of blocks that are produced together
   int64_t taps() const { return taps_down * taps_across; }
 
   // bfloat16 of an image, of the weights of a pair of blocks, and floats of its sums.
@@ -45,7 +45,7 @@ struct Work {
   // So many that they and the weights they meet stay in the second cache.
   int64_t together() const {
     constexpr int64_t kBytes = 1 << 18;
-    return std::clamp<int64_t>(kBytes / (2 * image_size()), 1, parts_of(images, parts));
+    return std::clamp<int64_t>(kBytes / (2 * image_size()), 1, divide_up(images, parts));
   }
 };
 
@@ -59,9 +59,9 @@ struct Pieces {
   explicit Pieces(const Work& work) {
     const int64_t rows = work.out.height, width = work.out.width, columns = work.columns();
     const int64_t chain = (rows - 1) * columns + width;
-    const bool in_rows = rows * parts_of(width, kBlock) <= parts_of(chain, kBlock);
-    const int64_t length = in_rows ? width : chain, count = parts_of(length, kBlock);
-    height = parts_of(length, count);
+    const bool in_rows = rows * divide_up(width, kBlock) <= divide_up(chain, kBlock);
+    const int64_t length = in_rows ? width : chain, count = divide_up(length, kBlock);
+    height = divide_up(length, count);
     pitch = in_rows ? width : columns;
     for (int64_t y = 0; y < (in_rows ? rows : 1); ++y) {
       for (int64_t i = 0; i < count; ++i) {
@@ -269,7 +269,6 @@ Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, Kernel
   const bool turned = is_input_grad(kind), pooled = is_pooled(kind);
   const std::optional<ConvBlocks> blocks = conv_blocks(conv, kind, call);
   if (!blocks) return {};
-  constexpr double kSaving = 10;  // of the time that float32 takes
   const Window &down = conv.windows[0], &across = conv.windows[1];
   const Work work{blocks->image,
                   blocks->out,

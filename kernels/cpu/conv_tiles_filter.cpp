@@ -30,7 +30,7 @@ struct Work {
 
   int64_t columns() const { return dy.width + taps_across - 1; }  // with the border
   // Tiles along the chain of an image, and pairs that a tap at the end of the filter reads there.
-  int64_t tiles() const { return parts_of((dy.height - 1) * columns() + dy.width, kDepth); }
+  int64_t tiles() const { return divide_up((dy.height - 1) * columns() + dy.width, kDepth); }
   int64_t pairs() const { return tiles() * kBlock + ((taps_down - 1) * columns() + taps_across) / 2; }
 
   // bfloat16 of an image in a block of filters, and in a block of channels.
@@ -38,8 +38,8 @@ struct Work {
   int64_t image_size() const { return 2 * pairs() * kDepth; }
 
   // What is summed at a time: two blocks of filters, two of channels, and a row of taps.
-  int64_t filter_pairs() const { return parts_of(filters, 2 * kBlock); }
-  int64_t channel_pairs() const { return parts_of(channels, 2 * kBlock); }
+  int64_t filter_pairs() const { return divide_up(filters, 2 * kBlock); }
+  int64_t channel_pairs() const { return divide_up(channels, 2 * kBlock); }
   int64_t units() const { return filter_pairs() * channel_pairs() * taps_down; }
   int64_t sums_of_unit() const { return taps_across * 4 * kBlock * kBlock; }
 
@@ -248,7 +248,6 @@ Launch conv_tiles_filter(const Conv& conv, ConvKind kind, KernelCall& call) {
   const bool pooled = is_pooled(kind);
   const std::optional<ConvBlocks> blocks = conv_blocks(conv, kind, call);
   if (!blocks || !call.output_layouts[0].row_major()) return {};
-  constexpr double kSaving = 10;  // of the time that float32 takes
   const Window &down = conv.windows[0], &across = conv.windows[1];
   const Work work{blocks->out,
                   blocks->image,
@@ -279,7 +278,7 @@ Launch conv_tiles_filter(const Conv& conv, ConvKind kind, KernelCall& call) {
       }
     });
     if (!work.has_bias) return;
-    const int64_t count = parts_of(work.filters, kBlock);
+    const int64_t count = divide_up(work.filters, kBlock);
     parallel_for(count, work.parts == 1 ? count : 1, [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; ++block) sum_bias(work, from, block, at.output<float>(1));
     });

@@ -89,7 +89,7 @@ void convolve_units(const Work& work, int64_t first, int64_t last, const Values&
 // All weights of a filter, shared between up to `parts` threads.
 template <int kTaps>
 void transform_filter(const FilterPoints& form, const float* filter, int parts, float* weights) {
-  const int64_t blocks = (form.produced + kBlock - 1) / kBlock;
+  const int64_t blocks = divide_up(form.produced, kBlock);
   parallel_for(blocks, parts == 1 ? blocks : 1, [&](int64_t first, int64_t last) {
     widest_register([&](auto width) {
       for (int64_t b = first; b < last; ++b) transform_filter<decltype(width), kTaps>(form, filter, b, weights);

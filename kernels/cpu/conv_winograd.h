@@ -9,6 +9,7 @@
 #include "kernels/cpu/conv_pool.h"
 #include "kernels/cpu/image_layouts.h"
 #include "kernels/cpu/product.h"
+#include "kernels/cpu/rounding.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/winograd.h"
 
@@ -19,8 +20,6 @@ constexpr int64_t kTiles = 14;  // in a unit of work at most: as many rows of a 
 constexpr int64_t kLine = 16;   // floats in a cache line
 
 constexpr int64_t kBlock = Blocks::kLanes;
-
-inline int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
 // ---- sizes ---------------------------------------------------------------------------------------------------------
 
@@ -48,11 +47,11 @@ struct Tiling {
   bool narrow_row, narrow_column;
 
   Tiling(int64_t images, int64_t height, int64_t width, int64_t most_tiles) {
-    rows = (height + 3) / 4;
-    columns = (width + 3) / 4;
-    units_per_row = (columns + kTiles - 1) / kTiles;
-    stretch = (columns + units_per_row - 1) / units_per_row;
-    units_per_row = (columns + stretch - 1) / stretch;
+    rows = divide_up(height, 4);
+    columns = divide_up(width, 4);
+    units_per_row = divide_up(columns, kTiles);
+    stretch = divide_up(columns, units_per_row);
+    units_per_row = divide_up(columns, stretch);
     units = images * rows * units_per_row;
     per_batch = most_tiles / stretch;
     narrow_row = 4 * rows - height >= 2;

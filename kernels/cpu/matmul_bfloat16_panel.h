@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/avx512.h"
 #include "kernels/cpu/matmul_bfloat16.h"
+#include "kernels/cpu/rounding.h"
 #include "kernels/cpu/sparse_terms.h"
 
 #ifdef MOONFLOW_BFLOAT16
@@ -18,10 +19,8 @@ constexpr int64_t kLanes = 16;
 constexpr int64_t kVectors = 4;      // of a panel that is multiplied in tiles
 constexpr int64_t kMostVectors = 8;  // of a panel
 
-inline int64_t vectors_of(int64_t columns) { return (columns + kLanes - 1) / kLanes; }
+inline int64_t vectors_of(int64_t columns) { return divide_up(columns, kLanes); }
 inline int64_t pairs(const NarrowProduct& product) { return (product.inner + 1) / 2; }
-
-inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 // Each number of b is used once per row of a, so the speed is that of reading b: nothing is packed, and bfloat16 halves
 // what is to be read.

@@ -9,6 +9,7 @@
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/matmul_tiles.h"
 #include "kernels/cpu/product.h"
+#include "kernels/cpu/rounding.h"
 
 namespace moonflow::cpu {
 namespace {
@@ -17,8 +18,6 @@ constexpr int64_t kBlockTerms = 192, kBlockRows = 224;
 constexpr int64_t kMostLanes = 32;  // of a panel of b
 // A panel that no more tiles than this read is not worth its copy.
 constexpr int64_t kFewReads = 2;
-
-constexpr int64_t pieces(int64_t count, int64_t most) { return (count + most - 1) / most; }
 
 // The piece of that index where `count` is cut evenly.
 struct Range {
@@ -203,8 +202,8 @@ inline void multiply_part(const Work<T>& work, const Range& rows, const Range& c
   constexpr int64_t kLanes = 2 * R::kWidth, kTile = kTileRows<R>;
   alignas(kAlignment) T tile[kTile * kLanes];
   T *const panels = scratch, *const b_panel = scratch + rows.size() * std::min(work.sizes.inner, kBlockTerms);
-  const int64_t tiles = pieces(rows.size(), kTile), blocks = pieces(work.sizes.inner, kBlockTerms);
-  const bool a_in_place = work.a.is_matrix() && pieces(columns.size(), kLanes) <= kFewReads;
+  const int64_t tiles = divide_up(rows.size(), kTile), blocks = divide_up(work.sizes.inner, kBlockTerms);
+  const bool a_in_place = work.a.is_matrix() && divide_up(columns.size(), kLanes) <= kFewReads;
   const auto tile_rows = [&](int64_t index) {
     Range range(rows.size(), tiles, index);
     range.first += rows.first;
@@ -259,9 +258,9 @@ void run(const Work<T>& work, T* scratch) {
   if (sizes.groups * sizes.rows * sizes.columns == 0) return;
   const double flops = 2.0 * static_cast<double>(sizes.groups * sizes.rows * sizes.columns) * sizes.inner;
   const int64_t parts = threads_for(flops, kPartFlops);
-  int64_t row_blocks = pieces(sizes.rows, kBlockRows), column_blocks = 1;
+  int64_t row_blocks = divide_up(sizes.rows, kBlockRows), column_blocks = 1;
   if (sizes.groups * row_blocks % parts != 0 && sizes.groups * row_blocks < 4 * parts) {
-    column_blocks = std::min(parts, pieces(sizes.columns, kMostLanes));
+    column_blocks = std::min(parts, divide_up(sizes.columns, kMostLanes));
     if (column_blocks == 1) row_blocks = std::max(row_blocks, std::min(parts, sizes.rows));
   }
   const int64_t tasks = sizes.groups * row_blocks * column_blocks;
@@ -273,7 +272,7 @@ void run(const Work<T>& work, T* scratch) {
         for (int64_t task = mine.first; task < mine.last; ++task) {
           const int64_t group = task / (row_blocks * column_blocks), block = task / column_blocks % row_blocks;
           // Columns begin with a panel, so that no more than the last one is narrow.
-          const int64_t lanes = 2 * R::kWidth, panels = pieces(sizes.columns, lanes);
+          const int64_t lanes = 2 * R::kWidth, panels = divide_up(sizes.columns, lanes);
           Range columns(panels, column_blocks, task % column_blocks);
           columns.first *= lanes;
           columns.last = std::min(columns.last * lanes, sizes.columns);
