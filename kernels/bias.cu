@@ -147,7 +147,7 @@ ChannelSumLaunch sum_channels(const ChannelPlanes& planes, int64_t& scratch_byte
   int width = 32;
   while (in_rows && width > 1 && width / 2 >= planes.channels) width /= 2;
   const int64_t tiles = in_rows ? (planes.channels + width - 1) / width : planes.channels;
-  const int64_t per_part = part_of(elements, in_rows ? 256 / width * 16 : 2048, tiles);
+  const int64_t per_part = part_of(elements, in_rows ? SumRows<T, Out>::kThreads / width * 16 : 2048, tiles);
   const int64_t parts = std::max((elements + per_part - 1) / per_part, int64_t{1});
   if (parts > 1) scratch_bytes = parts * planes.channels * static_cast<int64_t>(sizeof(double));
   return [=](Stream& stream, const void* from, void* to, void* scratch) {
@@ -155,7 +155,7 @@ ChannelSumLaunch sum_channels(const ChannelPlanes& planes, int64_t& scratch_byte
     const Sums<Out> sums{parts == 1 ? nullptr : static_cast<double*>(scratch), static_cast<Out*>(to)};
     if (in_rows) {
       launch(stream, tiles * parts, SumRows<T, Out>{x, sums, elements, per_part, planes.channels, tiles, width},
-             256 * sizeof(double));
+             SumRows<T, Out>::kThreads * sizeof(double));
     } else {
       launch(stream, tiles * parts, SumPlanes<T, Out>{x, sums, elements, per_part, planes.channels, planes.plane});
     }

@@ -35,8 +35,7 @@ struct Descend {
   using T = typename Sums::Number;
   static constexpr int kThreads = Tile::kThreads, kSide = Tile::kSide, kN = 16 / sizeof(T);
   static constexpr int64_t kPerBlock = int64_t{kThreads} * kN * 4;
-  // Arguments of a kernel have 4 KiB on every card.
-  static constexpr int kMost = (4000 - 64) / static_cast<int>(sizeof(Part<T>) + sizeof(uint32_t));
+  static constexpr int kMost = (kArgumentBytes - 64) / static_cast<int>(sizeof(Part<T>) + sizeof(uint32_t));
 
   update::Descent rule;
   const FaultNote* note;

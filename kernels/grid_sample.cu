@@ -177,9 +177,9 @@ struct Spread {
   static MOONFLOW_DEVICE Part part(const GridAxis<C>& axis, C g, int which) {
     const AxisTaps<C, kSide> taps = axis.template taps<kSide>(g);
     Part part{};
-    MOONFLOW_UNROLL for (int k = 0; k < kSide; ++k) {
+    MOONFLOW_UNROLL
+    for (int k = 0; k < kSide; ++k)
       if (k == which) part = {taps.pixel[k], taps.share[k]};
-    }
     return part;
   }
 };

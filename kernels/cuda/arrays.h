@@ -28,9 +28,8 @@ struct OverArrays {
   static constexpr int kThreads = 256;
   static constexpr int64_t kPerBlock = int64_t{kThreads} * Body::kN * 4;
   using Row = ArrayRow<Body::kPointers>;
-  // Arguments of a kernel have 4 KiB on every card.
   static constexpr int kMost =
-      (4000 - static_cast<int>(sizeof(Body))) / static_cast<int>(sizeof(Row) + sizeof(uint32_t) + 1);
+      (kArgumentBytes - static_cast<int>(sizeof(Body))) / static_cast<int>(sizeof(Row) + sizeof(uint32_t) + 1);
 
   Body body;
   int rows = 0;

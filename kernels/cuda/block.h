@@ -33,6 +33,8 @@ namespace moonflow::cuda {
 constexpr int kWarp = 32;
 // Multiprocessors of the cards that work is cut for, H100 and H200; for another it is cut less evenly.
 constexpr int kProcessors = 132;
+// That the arguments of a kernel may have: 4 KiB on every card, less what else a launch puts there.
+constexpr int kArgumentBytes = 4000;
 
 // ---- one value per element -----------------------------------------------------------------------------------
 
