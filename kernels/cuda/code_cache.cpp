@@ -1,5 +1,6 @@
-// The cache of compiled kernels and timed choices: a file for each, whose name is a digest of its key, and which holds
-// the key itself.
+// A file for each, whose name is a digest of its key, and which holds the key itself.
+#include "kernels/cuda/code_cache.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,9 +10,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-
-#include "engine/error.h"
-#include "kernels/cuda/compiler.h"
 
 namespace moonflow::cuda {
 namespace {

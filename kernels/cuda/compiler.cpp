@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/error.h"
+#include "kernels/cuda/code_cache.h"
 #include "kernels/cuda/library.h"
 
 namespace moonflow::cuda {

@@ -5,7 +5,7 @@
 #include <map>
 #include <mutex>
 
-#include "kernels/cuda/compiler.h"
+#include "kernels/cuda/code_cache.h"
 #include "kernels/cuda/cudart.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/device.h"

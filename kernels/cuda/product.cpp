@@ -7,7 +7,7 @@
 #include <mutex>
 #include <optional>
 
-#include "kernels/cuda/compiler.h"
+#include "kernels/cuda/code_cache.h"
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/cudart.h"
 #include "kernels/cuda/device.h"

@@ -12,6 +12,7 @@
 
 #include "engine/error.h"
 #include "kernels/cuda/chain_source.h"
+#include "kernels/cuda/code_cache.h"
 #include "kernels/cuda/compiler.h"
 #include "kernels/cuda/library.h"
 
