@@ -4,7 +4,6 @@
 #include <functional>
 
 #include "engine/op.h"
-#include "kernels/cuda/elements.h"
 
 namespace moonflow::cuda {
 
