@@ -48,23 +48,22 @@ class HostedStep {
     failure_ = reinterpret_cast<int64_t*>(memory_ + failure);
     for (const Part& part : inputs_) input_addresses_.push_back(part.bytes > 0 ? memory_ + part.offset : nullptr);
     for (const Part& part : outputs_) output_addresses_.push_back(memory_ + part.offset);
+    for (const Part& part : inputs_) reads_.push_back(range(part));
+    writes_ = {range(scratch_), failure_note()};
+    for (const Part& part : outputs_) writes_.push_back(range(part));
   }
   ~HostedStep() { device_.free_staging(memory_); }
   HostedStep(const HostedStep&) = delete;
 
   void launch(const LaunchCall& call) {
     Stream& stream = call.stream;
-    std::vector<Range> read, written{range(scratch_), {failure_, sizeof *failure_}};
-    for (size_t i = 0; i < inputs_.size(); ++i) {
+    for (size_t i = 0; i < inputs_.size(); ++i)
       device_.copy(stream, memory_ + inputs_[i].offset, call.inputs[i], inputs_[i].bytes);
-      read.push_back(range(inputs_[i]));
-    }
-    for (const Part& output : outputs_) written.push_back(range(output));
-    stream.touches(read, written);
+    stream.touches(reads_, writes_);
     runtime(device_).call(native(stream), work_);
     for (size_t i = 0; i < outputs_.size(); ++i)
       device_.copy(stream, call.outputs[i], memory_ + outputs_[i].offset, outputs_[i].bytes);
-    stream.touches({{failure_, sizeof *failure_}}, {stream.fault_note()});
+    stream.touches({failure_note()}, {stream.fault_note()});
     cuda::launch(stream, 1, NoteFailure{fault_note(stream), failure_, call.step});
   }
 
@@ -92,6 +91,7 @@ class HostedStep {
     return part;
   }
   Range range(const Part& part) const { return {memory_ + part.offset, part.bytes}; }
+  Range failure_note() const { return {failure_, sizeof *failure_}; }
 
   void compute() noexcept {
     *failure_ = 0;
@@ -112,6 +112,7 @@ class HostedStep {
   char* memory_ = nullptr;  // all of it
   int64_t* failure_ = nullptr;
   std::vector<void*> input_addresses_, output_addresses_;
+  std::vector<Range> reads_, writes_;  // of the host's work
   const std::function<void()> work_ = [this] { compute(); };
   std::mutex mutex_;  // of what the thread that computes tells the one that explains
   int64_t failed_ = 0;
