@@ -28,13 +28,14 @@ void CublasLt::check(cublasStatus_t status, const char* what) const {
 // ---- the description of a product ----------------------------------------------------------------------------
 
 Matmul::Matmul(std::shared_ptr<const CublasLt> table, const ProductCall& call)
-    : lt_(std::move(table)), wide_(call.in == DType::Float64), bias_(call.bias) {
-  const CublasLt& lt = *lt_;
+    : lt_(std::move(table)),
+      wide_(call.in == DType::Float64),
+      bias_(call.bias),
+      desc_(make_description(call)),
+      first_(matrix(call.in, call.sizes.columns, call.sizes.inner, call.sizes.transpose_b, call.sizes.batch)),
+      second_(matrix(call.in, call.sizes.inner, call.sizes.rows, call.sizes.transpose_a, call.sizes.batch)),
+      out_(matrix(call.out, call.sizes.columns, call.sizes.rows, false, call.sizes.batch)) {
   const Product& sizes = call.sizes;
-  const cublasComputeType_t compute = wide_                               ? CUBLAS_COMPUTE_64F
-                                      : call.precision == Precision::Tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                                          : CUBLAS_COMPUTE_32F;
-  lt.check(lt.cublasLtMatmulDescCreate(&desc_, compute, wide_ ? CUDA_R_64F : CUDA_R_32F), "describe a product");
   const cublasOperation_t transpose_first = sizes.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                           transpose_second = sizes.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   set(CUBLASLT_MATMUL_DESC_TRANSA, transpose_first);
@@ -50,27 +51,28 @@ Matmul::Matmul(std::shared_ptr<const CublasLt> table, const ProductCall& call)
     // Of the alignment that each launch's has, and read by nobody: without one the library may find no algorithm.
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(uintptr_t{kAlignment}));
   }
-  first_ = matrix(call.in, sizes.columns, sizes.inner, sizes.transpose_b, sizes.batch);
-  second_ = matrix(call.in, sizes.inner, sizes.rows, sizes.transpose_a, sizes.batch);
-  out_ = matrix(call.out, sizes.columns, sizes.rows, false, sizes.batch);
-}
-
-Matmul::~Matmul() {
-  for (const cublasLtMatrixLayout_t layout : {first_, second_, out_})
-    if (layout) lt_->cublasLtMatrixLayoutDestroy(layout);
-  if (desc_) lt_->cublasLtMatmulDescDestroy(desc_);
 }
 
 template <class T>
 void Matmul::set(cublasLtMatmulDescAttributes_t name, const T& value) {
-  lt_->check(lt_->cublasLtMatmulDescSetAttribute(desc_, name, &value, sizeof value), "describe a product");
+  lt_->check(lt_->cublasLtMatmulDescSetAttribute(desc_.get(), name, &value, sizeof value), "describe a product");
+}
+
+Matmul::Description Matmul::make_description(const ProductCall& call) const {
+  const cublasComputeType_t compute = wide_                               ? CUBLAS_COMPUTE_64F
+                                      : call.precision == Precision::Tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                          : CUBLAS_COMPUTE_32F;
+  cublasLtMatmulDesc_t desc = nullptr;
+  lt_->check(lt_->cublasLtMatmulDescCreate(&desc, compute, wide_ ? CUDA_R_64F : CUDA_R_32F), "describe a product");
+  return {desc, lt_->cublasLtMatmulDescDestroy};
 }
 
 // Of (rows, columns) after the operation; as it is stored they are exchanged where it transposes.
-cublasLtMatrixLayout_t Matmul::matrix(DType dtype, int64_t rows, int64_t columns, bool transpose, int64_t batch) {
+Matmul::Matrix Matmul::matrix(DType dtype, int64_t rows, int64_t columns, bool transpose, int64_t batch) const {
   if (transpose) std::swap(rows, columns);
   cublasLtMatrixLayout_t layout = nullptr;
   lt_->check(lt_->cublasLtMatrixLayoutCreate(&layout, type_of(dtype), rows, columns, rows), "describe a matrix");
+  Matrix owner(layout, lt_->cublasLtMatrixLayoutDestroy);
   const int32_t count = static_cast<int32_t>(batch);
   const int64_t step = rows * columns;
   lt_->check(lt_->cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
@@ -78,7 +80,7 @@ cublasLtMatrixLayout_t Matmul::matrix(DType dtype, int64_t rows, int64_t columns
   lt_->check(
       lt_->cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step),
       "describe a matrix");
-  return layout;
+  return owner;
 }
 
 // ---- algorithms ----------------------------------------------------------------------------------------------
@@ -86,8 +88,7 @@ cublasLtMatrixLayout_t Matmul::matrix(DType dtype, int64_t rows, int64_t columns
 std::vector<cublasLtMatmulHeuristicResult_t> Matmul::algorithms(cublasLtHandle_t handle, int most) const {
   cublasLtMatmulPreference_t preference = nullptr;
   lt_->check(lt_->cublasLtMatmulPreferenceCreate(&preference), "choose an algorithm");
-  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(lt_->cublasLtMatmulPreferenceDestroy)> owner(
-      preference, lt_->cublasLtMatmulPreferenceDestroy);
+  const Preference owner(preference, lt_->cublasLtMatmulPreferenceDestroy);
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, const auto& value) {
     lt_->check(lt_->cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof value),
                "choose an algorithm");
@@ -100,8 +101,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> Matmul::algorithms(cublasLtHandle_t
     prefer(name, uint32_t{kAlignment});
   std::vector<cublasLtMatmulHeuristicResult_t> found(most), able;
   int count = 0;
-  const cublasStatus_t status = lt_->cublasLtMatmulAlgoGetHeuristic(handle, desc_, first_, second_, out_, out_,
-                                                                    preference, most, found.data(), &count);
+  const cublasStatus_t status = lt_->cublasLtMatmulAlgoGetHeuristic(
+      handle, desc_.get(), first_.get(), second_.get(), out_.get(), out_.get(), preference, most, found.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   lt_->check(status, "choose an algorithm");
   for (int i = 0; i < count; ++i)
@@ -118,8 +119,8 @@ void Matmul::launch(cublasLtHandle_t handle, const cublasLtMatmulHeuristicResult
   const void* const alpha = wide_ ? static_cast<const void*>(&wide_one) : &one;
   const void* const beta = wide_ ? static_cast<const void*>(&wide_zero) : &zero;
   void* const scratch = by.workspaceSize > 0 ? aligned_workspace(at.scratch) : nullptr;
-  lt_->check(lt_->cublasLtMatmul(handle, desc_, alpha, at.b, first_, at.a, second_, beta, at.out, out_, at.out, out_,
-                                 &by.algo, scratch, by.workspaceSize, stream),
+  lt_->check(lt_->cublasLtMatmul(handle, desc_.get(), alpha, at.b, first_.get(), at.a, second_.get(), beta, at.out,
+                                 out_.get(), at.out, out_.get(), &by.algo, scratch, by.workspaceSize, stream),
              "multiply");
 }
 

@@ -40,9 +40,6 @@ struct CublasLt {
 class Matmul {
  public:
   Matmul(std::shared_ptr<const CublasLt> table, const ProductCall& call);
-  Matmul(const Matmul&) = delete;
-  Matmul& operator=(const Matmul&) = delete;
-  ~Matmul();
 
   // At most so many algorithms that give the same bits in every run, best first as the library has them.
   std::vector<cublasLtMatmulHeuristicResult_t> algorithms(cublasLtHandle_t handle, int most) const;
@@ -51,14 +48,22 @@ class Matmul {
               cudaStream_t stream);
 
  private:
+  // Things of the library's, with its function that takes them back.
+  template <class Opaque>
+  using Owned = std::unique_ptr<Opaque, cublasStatus_t (*)(Opaque*)>;
+  using Description = Owned<cublasLtMatmulDescOpaque_t>;
+  using Matrix = Owned<cublasLtMatrixLayoutOpaque_t>;
+  using Preference = Owned<cublasLtMatmulPreferenceOpaque_t>;
+
   template <class T>
   void set(cublasLtMatmulDescAttributes_t name, const T& value);
-  cublasLtMatrixLayout_t matrix(DType dtype, int64_t rows, int64_t columns, bool transpose, int64_t batch);
+  Description make_description(const ProductCall& call) const;
+  Matrix matrix(DType dtype, int64_t rows, int64_t columns, bool transpose, int64_t batch) const;
 
   const std::shared_ptr<const CublasLt> lt_;
   const bool wide_, bias_;
-  cublasLtMatmulDesc_t desc_ = nullptr;
-  cublasLtMatrixLayout_t first_ = nullptr, second_ = nullptr, out_ = nullptr;
+  const Description desc_;
+  const Matrix first_, second_, out_;
 };
 
 // An algorithm in cuBLASLt's own numbers: "algo21_tile18_stages11_splits4_scheme2".
