@@ -34,16 +34,17 @@ struct Groups {
 
 struct NoCenter {};
 
+// What sums and products of T are taken in. Integers wrap around, and what is left of them fits their own bits.
 template <class T>
-using Wide = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;  // integers wrap around
+using Wide = typename std::conditional_t<std::is_floating_point_v<T>, std::decay<double>, std::make_unsigned<T>>::type;
 
-template <class T>
+template <class T, class A = Wide<T>>
 struct Sum {
-  using Acc = Wide<T>;
+  using Acc = A;
   using Center = NoCenter;
   static constexpr Acc kStart = 0;
-  MOONFLOW_BOTH static Acc fold(Acc acc, T x, double) { return acc + static_cast<Acc>(x); }
-  MOONFLOW_BOTH static Acc merge(Acc a, Acc b) { return a + b; }
+  MOONFLOW_BOTH static Acc fold(Acc acc, T x, double) { return merge(acc, static_cast<Acc>(x)); }
+  MOONFLOW_BOTH static Acc merge(Acc a, Acc b) { return static_cast<Acc>(a + b); }
   MOONFLOW_BOTH static T finish(Acc acc, int64_t, double) { return static_cast<T>(acc); }
 };
 template <class T>
@@ -64,13 +65,13 @@ struct SumOfSquares : Sum<T> {
   }
   MOONFLOW_BOTH static double finish(double acc, int64_t, double) { return acc; }
 };
-template <class T>
+template <class T, class A = Wide<T>>
 struct Prod {
-  using Acc = Wide<T>;
+  using Acc = A;
   using Center = NoCenter;
   static constexpr Acc kStart = 1;
-  MOONFLOW_BOTH static Acc fold(Acc acc, T x, double) { return acc * static_cast<Acc>(x); }
-  MOONFLOW_BOTH static Acc merge(Acc a, Acc b) { return a * b; }
+  MOONFLOW_BOTH static Acc fold(Acc acc, T x, double) { return merge(acc, static_cast<Acc>(x)); }
+  MOONFLOW_BOTH static Acc merge(Acc a, Acc b) { return static_cast<Acc>(a * b); }
   MOONFLOW_BOTH static T finish(Acc acc, int64_t, double) { return static_cast<T>(acc); }
 };
 template <class T>
@@ -156,15 +157,15 @@ decltype(auto) visit_whole(DType dtype, F&& f) {
 }
 
 template <class T>
-struct WholeSum : Sum<T> {
+struct WholeSum : Sum<T, uint64_t> {
   MOONFLOW_BOTH static int64_t finish(uint64_t acc, int64_t, double) { return static_cast<int64_t>(acc); }
 };
 template <class T>
-struct WholeProd : Prod<T> {
+struct WholeProd : Prod<T, uint64_t> {
   MOONFLOW_BOTH static int64_t finish(uint64_t acc, int64_t, double) { return static_cast<int64_t>(acc); }
 };
 template <class T>
-struct WholeMean : Sum<T> {
+struct WholeMean : Sum<T, uint64_t> {
   MOONFLOW_BOTH static double finish(uint64_t acc, int64_t count, double) {
     return static_cast<double>(static_cast<int64_t>(acc)) / static_cast<double>(count);
   }

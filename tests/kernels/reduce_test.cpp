@@ -62,6 +62,51 @@ TEST_CASE("sums over any axes are right, with the same bits for any number of th
   }
 }
 
+TEST_CASE("sums and products of integers wrap around in their own bits, and extremes are found in runs of any length") {
+  Session session(all_ops(), make_cpu_device(2));
+  for (const DType dtype : {DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) {
+    for (const int64_t columns : {1, 5, 32, 63, 64, 100, 1000}) {
+      constexpr int64_t kRows = 37;
+      Tensor x = Tensor::allocate({dtype, {kRows, columns}});
+      std::mt19937_64 random(columns);
+      visit(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        T* const values = x.data<T>();
+        for (int64_t i = 0; i < x.count(); ++i) values[i] = static_cast<T>(random() | 1);
+        for (const int64_t axis : {0, 1}) {
+          CAPTURE(x.type(), axis);
+          const int64_t outputs = axis == 0 ? columns : kRows, count = axis == 0 ? kRows : columns;
+          const int64_t step = axis == 0 ? columns : 1, apart = axis == 0 ? 1 : columns;
+          std::vector<T> sums(outputs), products(outputs), largest(outputs), smallest(outputs);
+          for (int64_t k = 0; k < outputs; ++k) {
+            uint64_t sum = 0, product = 1;
+            T most = values[k * apart], least = most;
+            for (int64_t i = 0; i < count; ++i) {
+              const T value = values[k * apart + i * step];
+              sum += static_cast<uint64_t>(value);
+              product *= static_cast<uint64_t>(value);
+              most = std::max(most, value);
+              least = std::min(least, value);
+            }
+            sums[k] = static_cast<T>(sum);
+            products[k] = static_cast<T>(product);
+            largest[k] = most;
+            smallest[k] = least;
+          }
+          const auto reduced = [&](const char* op) {
+            const Tensor out = session.evaluate(op, {x}, {{"axis", Ints{axis}}})[0];
+            return std::vector<T>(out.data<T>(), out.data<T>() + outputs);
+          };
+          CHECK(reduced("reduce_sum") == sums);
+          CHECK(reduced("reduce_prod") == products);
+          CHECK(reduced("reduce_max") == largest);
+          CHECK(reduced("reduce_min") == smallest);
+        }
+      });
+    }
+  }
+}
+
 TEST_CASE("a long sum of float32 keeps its digits") {
   Tensor x = Tensor::allocate({DType::Float32, {1 << 22}});
   std::fill(x.data<float>(), x.data<float>() + x.count(), 0.1f);
