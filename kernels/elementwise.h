@@ -40,6 +40,11 @@ MOONFLOW_BOTH To convert(From x) {
     if (x >= static_cast<From>(std::numeric_limits<To>::max())) return std::numeric_limits<To>::max();
   }
   return static_cast<To>(x);
+  if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To> && sizeof(To) < sizeof(int32_t)) {
+    constexpr From kLeast = std::numeric_limits<To>::lowest(), kMost = std::numeric_limits<To>::max();
+    const From within = x < kLeast ? kLeast : x > kMost ? kMost : x;
+    return static_cast<To>(static_cast<int32_t>(x != x ? From(0) : within));
+  }
 }
 
 template <class T>

@@ -35,8 +35,8 @@ constexpr bool kCheap = std::is_base_of_v<functor::Cheap, F>;
 template <class F, class T>
 constexpr bool kHasNear = std::is_same_v<T, float> && std::is_base_of_v<functor::Near, F>;
 template <class F, class T>
-constexpr bool kVectorised = std::is_same_v<T, float> ? std::is_base_of_v<functor::Vectorised, F> || kHasNear<F, T>
-                                                      : kCheap<F> && kFloating<T>;
+constexpr bool kVectorised =
+    std::is_floating_point_v<T> ? std::is_base_of_v<functor::Vectorised, F> || kHasNear<F, T> : kCheap<F>;
 
 // Elements that pay for another thread. A call of the math library costs as much as dozens of cheap elements.
 template <class F, class T>
