@@ -19,10 +19,16 @@ struct Cheap : Vectorised {};
 // Marks one that has a float32 form of that kind for all but far values: `near`, which the CPU's loops call where
 // `is_far` of its arguments allows them to.
 struct Near {};
-// Such a one of an angle, its last argument.
+// Such a one of an angle, its last argument; in float64 too.
 struct Angular : Near {
-  MOONFLOW_BOTH static bool is_far(float x) { return std::fabs(x) > elementary::kFarAngle; }
-  MOONFLOW_BOTH static bool is_far(float, float x) { return is_far(x); }
+  template <class T>
+  MOONFLOW_BOTH static bool is_far(T x) {
+    return std::fabs(x) > elementary::kFarAngle<T>;
+  }
+  template <class T>
+  MOONFLOW_BOTH static bool is_far(T, T x) {
+    return is_far(x);
+  }
 };
 
 // Arithmetic of integers wraps around, as in NumPy; through unsigned numbers, because overflow of signed ones has no
@@ -236,23 +242,38 @@ struct Log1pGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T
 
 struct Sin : Angular {
   template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::sin(x); }
-  MOONFLOW_BOTH static float near(float x) { return elementary::sin(x); }
+  template <class T>
+  MOONFLOW_BOTH static T near(T x) {
+    return elementary::sin(x);
+  }
 };
 struct SinGrad : Angular {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * std::cos(x); }
-  MOONFLOW_BOTH static float near(float dy, float x) { return dy * elementary::cos(x); }
+  template <class T>
+  MOONFLOW_BOTH static T near(T dy, T x) {
+    return dy * elementary::cos(x);
+  }
 };
 struct Cos : Angular {
   template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::cos(x); }
-  MOONFLOW_BOTH static float near(float x) { return elementary::cos(x); }
+  template <class T>
+  MOONFLOW_BOTH static T near(T x) {
+    return elementary::cos(x);
+  }
 };
 struct CosGrad : Angular {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return -dy * std::sin(x); }
-  MOONFLOW_BOTH static float near(float dy, float x) { return -dy * elementary::sin(x); }
+  template <class T>
+  MOONFLOW_BOTH static T near(T dy, T x) {
+    return -dy * elementary::sin(x);
+  }
 };
 struct Tan : Angular {
   template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::tan(x); }
-  MOONFLOW_BOTH static float near(float x) { return elementary::tan(x); }
+  template <class T>
+  MOONFLOW_BOTH static T near(T x) {
+    return elementary::tan(x);
+  }
 };
 struct TanGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * (1 + y * y); } };
 struct Asin : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::asin(x); } };

@@ -33,7 +33,9 @@ Grad gradient_of_unary_grad(const std::string& name);
 template <class F>
 constexpr bool kCheap = std::is_base_of_v<functor::Cheap, F>;
 template <class F, class T>
-constexpr bool kHasNear = std::is_same_v<T, float> && std::is_base_of_v<functor::Near, F>;
+constexpr bool kHasNear = std::is_same_v<T, float>    ? std::is_base_of_v<functor::Near, F>
+                          : std::is_same_v<T, double> ? std::is_base_of_v<functor::Angular, F>
+                                                      : false;
 template <class F, class T>
 constexpr bool kVectorised =
     std::is_floating_point_v<T> ? std::is_base_of_v<functor::Vectorised, F> || kHasNear<F, T> : kCheap<F>;
@@ -74,7 +76,7 @@ void each(const F& f, int64_t n, Out* out, const At& at) {
     const auto is_far = [](auto... values) { return F::is_far(values...); };
     for (int64_t start = 0; start < n; start += kBlock) {
       const int64_t end = std::min(start + kBlock, n);
-      bool any_far = false;
+      int any_far = 0;  // not a bool, of whose bytes GCC makes numbers for each
       for (int64_t i = start; i < end; ++i) any_far |= at(i, is_far);
       if (any_far) {
         for (int64_t i = start; i < end; ++i) out[i] = at(i, is_far) ? at(i, f) : at(i, near);
