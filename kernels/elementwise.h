@@ -40,17 +40,17 @@ using Wrapping = std::conditional_t<std::is_integral_v<T> && (sizeof(T) >= 4), s
 template <class To, class From>
 MOONFLOW_BOTH To convert(From x) {
   if constexpr (kNarrow<From> && !std::is_same_v<To, From>) return convert<To>(static_cast<float>(x));
+  if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To> && sizeof(To) < sizeof(int32_t)) {
+    constexpr From kLeast = std::numeric_limits<To>::lowest(), kMost = std::numeric_limits<To>::max();
+    const From within = x < kLeast ? kLeast : x > kMost ? kMost : x;
+    return static_cast<To>(static_cast<int32_t>(x != x ? From(0) : within));
+  }
   if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     if (x != x) return 0;
     if (x <= static_cast<From>(std::numeric_limits<To>::lowest())) return std::numeric_limits<To>::lowest();
     if (x >= static_cast<From>(std::numeric_limits<To>::max())) return std::numeric_limits<To>::max();
   }
   return static_cast<To>(x);
-  if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To> && sizeof(To) < sizeof(int32_t)) {
-    constexpr From kLeast = std::numeric_limits<To>::lowest(), kMost = std::numeric_limits<To>::max();
-    const From within = x < kLeast ? kLeast : x > kMost ? kMost : x;
-    return static_cast<To>(static_cast<int32_t>(x != x ? From(0) : within));
-  }
 }
 
 template <class T>
@@ -154,8 +154,16 @@ struct FloorDiv : Vectorised {
     }
   }
 };
-struct Pow {
+struct Pow : Near {
   template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return std::pow(x, y); }
+  // Through float64, whose last places are far below those of the result.
+  MOONFLOW_BOTH static bool is_far(float x, float y) {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    return !(x > 0 && x < kInfinity && std::fabs(y) < kInfinity);
+  }
+  MOONFLOW_BOTH static float near(float x, float y) {
+    return static_cast<float>(elementary::exp(static_cast<double>(y) * elementary::log(static_cast<double>(x))));
+  }
 };
 struct Atan2 : Vectorised {
   template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return elementary::atan2(x, y); }

@@ -157,6 +157,33 @@ TEMPLATE_TEST_CASE("a value is the same within a vector and at the end of a row"
   }
 }
 
+TEST_CASE("powers of float32 are rounded from what is nearly exact") {
+  Session session(all_ops(), make_cpu_device(1));
+  constexpr int64_t kCount = 200000;
+  Tensor x = Tensor::allocate({DType::Float32, {kCount}}), y = Tensor::allocate(x.type());
+  for (int64_t i = 0; i < kCount; ++i) {
+    x.data<float>()[i] = elementary::float_of(static_cast<int32_t>(i * 10737 + 3));  // all that are positive
+    y.data<float>()[i] = static_cast<float>(i % 2001 - 1000) / 64;
+  }
+  const float corners[] = {0, -0.0f, 1, -1, 2, -2, 3, 0.5f, kInfinity, -kInfinity, kNaN, 1e-42f, 3e38f};
+  constexpr int64_t kCorners = std::size(corners);
+  for (int64_t i = 0; i < kCorners * kCorners; ++i) {
+    x.data<float>()[i] = corners[i / kCorners];
+    y.data<float>()[i] = corners[i % kCorners];
+  }
+  const Tensor powers = session.evaluate("pow", {x, y}, {})[0];
+  for (int64_t i = 0; i < kCount; ++i) {
+    const float base = x.data<float>()[i], exponent = y.data<float>()[i], got = powers.data<float>()[i];
+    const double wanted = std::pow(static_cast<double>(base), static_cast<double>(exponent));
+    const float rounded = static_cast<float>(wanted);
+    INFO(base << " ^ " << exponent << ": " << got << ", wanted " << wanted);
+    if (!std::isfinite(rounded))
+      CHECK((got == rounded || (std::isnan(got) && std::isnan(rounded))));
+    else
+      CHECK((std::signbit(got) == std::signbit(rounded) && std::abs(got - wanted) <= 0.501 * last_place(wanted)));
+  }
+}
+
 TEST_CASE("a zero keeps its sign where it stays one") {
   Session session(all_ops(), make_cpu_device(1));
   const Tensor x = Tensor::of<float>({4}, {-0.0f, 0.0f, -0.0f, 1}), wide = Tensor::of<double>({2}, {-0.0, 0.0});
