@@ -22,12 +22,12 @@ using order::Ranked;
 template <class T>
 struct Results {
   const T* x;
-  int64_t* places;
-  T* values;  // nullptr where they are not asked for
+  int64_t* places;  // nullptr where they are not asked for
+  T* values;        // the same
   int64_t length, kept;
 
   MOONFLOW_DEVICE void write(int64_t row, int64_t i, uint32_t place) const {
-    places[row * kept + i] = place;
+    if (places) places[row * kept + i] = place;
     if (values) values[row * kept + i] = x[row * length + place];
   }
 };
@@ -74,7 +74,7 @@ struct SortTiles {
     block.sync();
     for (int width = kElements; width < count; width *= 2) {
       const int pair = own / (2 * width) * (2 * width), share = own - pair;
-      order::Merge<Key<T>> merged(tile + pair, width, tile + pair + width, width, share);
+      order::Merge<order::Ranked<Key<T>>> merged(tile + pair, width, tile + pair + width, width, share);
       MOONFLOW_UNROLL
       for (int i = 0; i < kElements; ++i) elements[i] = merged.next();
       block.sync();  // before what others read is overwritten
@@ -121,7 +121,7 @@ struct MergeRuns {
     const int64_t both = least(length - pair * 2 * width, 2 * width), a_count = least(both, width);
     const int64_t first = share * kElements, last = least(first + kElements, least(both, kept));
     if (first >= last) return;
-    order::Merge<K> merged(a, a_count, a + a_count, both - a_count, first);
+    order::Merge<order::Ranked<K>> merged(a, a_count, a + a_count, both - a_count, first);
     Ranked<K>* const own = to + row * to_length + pair * kept;
     for (int64_t n = first; n < last; ++n) own[n] = merged.next();
   }
@@ -281,6 +281,7 @@ Launch prepare_picks(KernelCall& call) {
 void add_sort(Kernels& kernels) {
   for (const char* op : {"sort", "argsort", "top_k"})
     kernels[op] = {{[](KernelCall& call) { return prepare_order(call, Ordering(call)); }}};
+  kernels["sort_values"] = {{[](KernelCall& call) { return prepare_order(call, Ordering::of_values(call)); }}};
   kernels["picks_by_row"] = {{prepare_picks}};
   kernels["in_top_k"] = {{prepare_in_top_k}};
 }

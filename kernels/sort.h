@@ -30,6 +30,19 @@ MOONFLOW_BOTH Key<T> key_of(T x) {
   }
 }
 
+// The value of a key. What shares one with another is not told apart: -0 is 0, and every NaN is the same one.
+template <class T>
+T value_of(Key<T> key) {
+  using K = Key<T>;
+  constexpr K kSign = K(1) << (8 * sizeof(T) - 1);
+  if constexpr (std::is_floating_point_v<T>)
+    return __builtin_bit_cast(T, key & kSign ? key & ~kSign : ~key);
+  else if constexpr (std::is_signed_v<T>)
+    return static_cast<T>(key ^ kSign);
+  else
+    return static_cast<T>(key);
+}
+
 // An element of a row: the key of its value, turned around where the order falls, and its place.
 template <class K>
 struct Ranked {
@@ -48,17 +61,20 @@ template <class K>
 MOONFLOW_BOTH bool before(const Ranked<K>& a, const Ranked<K>& b) {
   return a.key < b.key || (a.key == b.key && a.place < b.place);
 }
+// Keys alone may be such elements too, where nobody asks for places.
+template <class K>
+MOONFLOW_BOTH std::enable_if_t<std::is_unsigned_v<K>, bool> before(K a, K b) {
+  return a < b;
+}
 
 // ---- merging two runs that are in order ------------------------------------------------------------------------
 
 // Gives the elements of both runs in order, from the one numbered `first` on. So a merge can be had in pieces, by as
 // many threads: where each begins is found by bisection (Odeh, Green, Mwassi, Shmueli, Birk, Merge Path, IPDPS
 // workshops 2012).
-template <class K>
+template <class Element>
 class Merge {
  public:
-  using Element = Ranked<K>;
-
   MOONFLOW_BOTH Merge(const Element* a, int64_t a_count, const Element* b, int64_t b_count, int64_t first)
       : a_end_(a + a_count), b_end_(b + b_count) {
     int64_t low = first > b_count ? first - b_count : 0, high = first < a_count ? first : a_count;
@@ -84,14 +100,20 @@ class Merge {
 
 // ---- what an op of the family asks for -------------------------------------------------------------------------
 
-// Of each row the first `kept` elements in their order: their places, and their values where there is an output for
-// them.
+// Of each row the first `kept` elements in their order: their values, their places, or both.
 struct Ordering {
   int64_t rows, length, kept;
-  bool descending = false, gives_values = false;
+  bool descending = false, gives_values = false, gives_places = true;
 
   // Of a value of any shape all places, as if it were one row.
   static Ordering of_all(const Shape& x) { return Ordering(x.count()); }
+  // The values alone.
+  static Ordering of_values(const KernelCall& call) {
+    Ordering o(call);
+    o.gives_values = true;
+    o.gives_places = false;
+    return o;
+  }
   explicit Ordering(const KernelCall& call)
       : length(call.inputs[0].shape.back()),
         kept(call.outputs[0].shape.back()),
@@ -100,7 +122,9 @@ struct Ordering {
     const Shape& x = call.inputs[0].shape;
     rows = x.count(0, x.rank() - 1);
   }
-  int64_t* places(const LaunchCall& at) const { return at.output<int64_t>(gives_values ? 1 : 0); }
+  int64_t* places(const LaunchCall& at) const {
+    return gives_places ? at.output<int64_t>(gives_values ? 1 : 0) : nullptr;
+  }
   template <class T>
   T* values(const LaunchCall& at) const {
     return gives_values ? at.output<T>(0) : nullptr;

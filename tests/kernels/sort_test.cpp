@@ -99,6 +99,12 @@ TEST_CASE("rows of every dtype and length are in the one order") {
           same = same && std::memcmp(sorted[0].data<char>() + i * size,
                                      x.data<char>() + (i / length * length + expected[i]) * size, size) == 0;
         CHECK(same);
+        // Also where all values are told by their keys.
+        for (const Tensor& of : {x, session.evaluate("maximum", {x, session.evaluate("ones_like", {x})[0]})[0]}) {
+          const Tensor values = session.evaluate("sort_values", {of}, attrs)[0];
+          const Tensor wanted = session.evaluate("sort", {of}, attrs)[0];
+          CHECK(std::memcmp(values.data<char>(), wanted.data<char>(), of.type().bytes()) == 0);
+        }
       }
       for (const int64_t k : {int64_t{1}, std::min<int64_t>(length, 5), length / 20, length / 2, length}) {
         if (k == 0) continue;
@@ -117,6 +123,10 @@ TEST_CASE("a long row is sorted by several threads as by one") {
     const std::vector<int64_t> expected = expected_places(x, false);
     CHECK(places(one.evaluate("argsort", {x})[0]) == expected);
     CHECK(places(three.evaluate("argsort", {x})[0]) == expected);
+    const Tensor whole = one.evaluate("cast", {x}, {{"dtype", DType::Int32}})[0];
+    const Tensor by_one = one.evaluate("sort_values", {whole})[0], by_three = three.evaluate("sort_values", {whole})[0];
+    CHECK(std::is_sorted(by_one.data<int32_t>(), by_one.data<int32_t>() + length));
+    CHECK(std::memcmp(by_one.data<char>(), by_three.data<char>(), whole.type().bytes()) == 0);
     for (const int64_t k : {int64_t{7}, length / 17, length / 3}) {
       const Attrs attrs{{"k", k}};
       CHECK(places(three.evaluate("top_k", {x}, attrs)[0]) == places(one.evaluate("top_k", {x}, attrs)[0]));

@@ -82,10 +82,10 @@ end
 
 --- np.sort(a, axis): the values in their order, NaN last; np.argsort: their places, equal ones in theirs. With
 --- `descending = true`, which NumPy has not, the greatest first, NaN before them, and equal ones in their order too.
-for _, op in ipairs({ "sort", "argsort" }) do
-  local called = "np." .. op
+for name, op in pairs({ sort = "sort_values", argsort = "argsort" }) do
+  local called = "np." .. name
   local signed = signature(called, { { "a", "any" }, { "axis", "integer", -1 }, { "descending", "boolean", false } })
-  np[op] = function(...)
+  np[name] = function(...)
     local given = signed:parse(...)
     local a = as_array(given.a, called)
     local attrs = { direction = given.descending and "DESCENDING" or "ASCENDING" }
