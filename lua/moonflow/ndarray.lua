@@ -40,6 +40,11 @@ function ndarray.cast(a, dtype)
 end
 local cast = ndarray.cast
 
+--- An array of a dtype that loops over memory read: those of two bytes, which C has not, as float32.
+function ndarray.readable(a)
+  return dtypes.narrow[a.dtype] and cast(a, "float32") or a
+end
+
 -- Integers become float64, floats stay: the domain of means, roots and quotients.
 function ndarray.floating(a)
   return dtypes.floating[a.dtype] and a or cast(a, "float64")

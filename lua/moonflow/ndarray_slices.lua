@@ -94,6 +94,12 @@ return function(ndarray)
     return a:slice(unpack(entries))
   end
 
+  --- The same of neighbours, from `first` up to `last`, to be read only: whole rows share the memory of the array.
+  function ndarray.part(a, axis, first, last)
+    if axis == 0 and first < last then return core_rows(a, first, last - first) end
+    return ndarray.cut(a, axis, { first, last })
+  end
+
   --- A value for a place, as an array of this dtype. What would be lost is refused, as it is of a single number.
   function ndarray.value_for(value, dtype, called)
     if type(value) == "number" then return core.array(value, dtype, {}) end

@@ -147,6 +147,16 @@ describe("sums and counts", function()
     same(counts, "int64", { 0, 0 })
     same(edges, "float32", { 0, 0.5, 1 })
     same((np.histogram({ 1, 0 / 0, 2 }, { 0, 1.5, 3 })), "int64", { 1, 1 })
+    -- Bins that are computed are those of their edges, which are rounded.
+    np.random.seed(5)
+    local many = np.random.uniform(-1, 1, { 20000 })
+    for _, dtype in ipairs { "float16", "float32", "float64" } do
+      for _, bins in ipairs { 1, 7, 1000 } do
+        counts, edges = np.histogram(many:astype(dtype), { bins = bins, range = { -0.3, 0.7 } })
+        same(counts, "int64", (np.histogram(many:astype(dtype), edges)):totable())
+      end
+    end
+    same((np.histogram({ 1e8, 1e8 }, 3)), "int64", { 0, 0, 2 })  -- whose edges are equal in float32
     raises("invalid_argument", "at least one bin, got 0", function() return np.histogram(values, 0) end)
     raises("invalid_argument", "is no range", function()
       return np.histogram({ 1, 1 / 0 })

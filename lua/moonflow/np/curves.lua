@@ -1,19 +1,20 @@
 --- The functions of flow.np on curves, values that follow one another along an axis: differences, slopes, areas,
 -- smoothing, polynomials, and what lies between the points.
 
+local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 
-local cast, as_array, axis_of, cut = ndarray.cast, ndarray.as_array, ndarray.axis_of, ndarray.cut
+local cast, as_array, axis_of, part = ndarray.cast, ndarray.as_array, ndarray.axis_of, ndarray.part
 local signature, fail = arguments.signature, errors.raise
 
 -- Neighbours along an axis: all but the first, and all but the last.
 local function neighbours(a, axis)
   local size = a.shape[axis]
-  return cut(a, axis, { 1, size }), cut(a, axis, { 0, math.max(size - 1, 0) })
+  return part(a, axis, 1, size), part(a, axis, 0, math.max(size - 1, 0))
 end
 
 local diff_signature = signature("np.diff", { { "a", "any" }, { "n", "integer", 1 }, { "axis", "integer", -1 } })
@@ -31,24 +32,41 @@ function np.diff(...)
   return a
 end
 
--- The slopes of `f` along an axis whose points are `d` apart: a number, or from each to the next. Inside each is that
--- of the parabola through a point and its neighbours; at the ends that of the line through the last two, or with
--- `edge_order` 2 of the parabola through the last three.
-local function slopes(f, axis, d, edge_order)
-  local count, is_even = f.shape[axis], type(d) == "number"
-  local function part(first, last) return cut(f, axis, { first, last }) end
-  local function apart(first, last) return is_even and d or cut(d, axis, { first, last }) end
-  local function lines(first, last) return (part(first + 1, last + 1) - part(first, last)) / apart(first, last) end
+-- The slopes along an axis: inside each is that of the parabola through a point and its neighbours; at the ends that of
+-- the line through the last two, or with `edge_order` 2 of the parabola through the last three.
 
-  -- At equal distances the point itself is no part of it, so a NaN there does not matter.
-  local inner = part(2, count) - part(0, count - 2)
-  if is_even then
-    inner = inner / (2 * d)
-  else
-    local before, behind = apart(0, count - 2), apart(1, count - 1)
-    local uneven = (lines(0, count - 2) * behind + lines(1, count - 1) * before) / (before + behind)
-    inner = np.where(before:eq(behind), inner / (before + behind), uneven)
+-- At the end p[i] of points that follow in steps of `step`.
+local function slope_at_end(p, i, step, d, edge_order)
+  local near = (p[i + step] - p[i]) / d
+  if edge_order == 1 then return near end
+  return near + (near - (p[i + 2 * step] - p[i + step]) / d) / 2
+end
+
+-- Of points that are `d` apart, which may lie `step` elements apart. The point itself is no part of its own slope, so a
+-- NaN there does not matter.
+local function even_slopes(p, size, count, step, d, edge_order, out)
+  local length, width = count * step, 2 * d
+  for first = 0, size - length, length do
+    local last = first + length - step
+    for i = first + step, last - 1 do out[i] = (p[i + step] - p[i - step]) / width end
+    for i = 0, step - 1 do
+      out[first + i] = slope_at_end(p, first + i, step, d, edge_order)
+      out[last + i] = slope_at_end(p, last + i, -step, -d, edge_order)
+    end
   end
+end
+
+-- Of `f` where `d` is how far each point is from the next.
+local function uneven_slopes(f, axis, d, edge_order)
+  local count = f.shape[axis]
+  local function points(first, last) return part(f, axis, first, last) end
+  local function apart(first, last) return part(d, axis, first, last) end
+  local function lines(first, last) return (points(first + 1, last + 1) - points(first, last)) / apart(first, last) end
+
+  local before, behind = apart(0, count - 2), apart(1, count - 1)
+  local uneven = (lines(0, count - 2) * behind + lines(1, count - 1) * before) / (before + behind)
+  local even = (points(2, count) - points(0, count - 2)) / (before + behind)
+  local inner = np.where(before:eq(behind), even, uneven)
 
   local function at_end(i, next)
     local near = lines(i, i + 1)
@@ -58,6 +76,18 @@ local function slopes(f, axis, d, edge_order)
     return near + (near - lines(next, next + 1)) * of_near / (of_near + of_far)
   end
   return np.concat({ at_end(0, 1), inner, at_end(count - 2, count - 3) }, axis)
+end
+
+-- Of `f` in its own dtype, computed in double precision.
+local function slopes(f, axis, d, edge_order)
+  if type(d) ~= "number" then return cast(uneven_slopes(cast(f, "float64"), axis, d, edge_order), f.dtype) end
+  local points, step = ndarray.readable(f), 1
+  local out = core.zeros(points.dtype, f.shape:table())
+  for i = axis + 1, f.rank - 1 do step = step * f.shape[i] end
+  if step > 0 then
+    even_slopes(points:ptr(), f.shape:count(), f.shape[axis], step, d, edge_order, out:ptr())
+  end
+  return cast(out, f.dtype)
 end
 
 -- How far the points along an axis are apart: `spacing` everywhere, a number, or what lies between places.
@@ -103,7 +133,7 @@ function np.gradient(f, ...)
   elseif given.edge_order ~= 1 and given.edge_order ~= 2 then
     fail("invalid_argument", ("np.gradient: edge_order can be 1 or 2, got %d"):format(given.edge_order))
   end
-  local exact, results = cast(f, "float64"), {}
+  local results = {}
   for i, axis in ipairs(axes) do
     axis = axis_of(f, axis, "np.gradient")
     if f.shape[axis] < given.edge_order + 1 then
@@ -111,7 +141,7 @@ function np.gradient(f, ...)
         f.shape[axis], given.edge_order, given.edge_order + 1))
     end
     local d = distances(f, axis, count == 0 and 1 or spacings[count == 1 and 1 or i])
-    results[i] = cast(slopes(exact, axis, d, given.edge_order), f.dtype)
+    results[i] = slopes(f, axis, d, given.edge_order)
   end
   return unpack(results)
 end
@@ -135,7 +165,7 @@ function np.unwrap(...)
   -- Half a period up stays one up.
   short = np.where(np.logical_and(short:eq(-half), step:gt(0)), half, short)
   local correction = np.where(np.abs(step):lt(math.max(given.discont or half, half)), 0, short - step)
-  local corrections = np.concat({ np.zeros_like(cut(exact, axis, { 0, 1 })), np.cumsum(correction, axis) }, axis)
+  local corrections = np.concat({ np.zeros_like(part(exact, axis, 0, 1)), np.cumsum(correction, axis) }, axis)
   return cast(exact + corrections, p.dtype)
 end
 
@@ -168,6 +198,21 @@ function np.trapezoid(...)
   return area.rank == 0 and area:item() or area
 end
 
+-- Adds to each of the sums from `first` on those of the products p[i - k] q[k] that there are. One k after the other in
+-- a long loop, over as many sums as the nearest cache holds.
+local function add_products(p, count, q, width, first, last, sums)
+  local BLOCK = 1024
+  for start = first, last - 1, BLOCK do
+    local stop = math.min(start + BLOCK, last)
+    for k = 0, width - 1 do
+      local factor = q[k]
+      for i = math.max(start, k), math.min(stop, k + count) - 1 do
+        sums[i - first] = sums[i - first] + p[i - k] * factor
+      end
+    end
+  end
+end
+
 -- The sums of products of one curve with another that runs backwards past it, in one of three modes.
 local function convolved(a, v, mode, called)
   local dtype
@@ -189,13 +234,8 @@ local function convolved(a, v, mode, called)
       .. arguments.suggestion(mode, { "full", "same", "valid" }))
   end
   a, v = cast(a, "float64"), cast(v, "float64")
-  local out = np.empty({ last - first }, "float64")
-  local p, q, sums = a:ptr(), v:ptr(), out:ptr()
-  for i = first, last - 1 do
-    local sum = 0
-    for k = math.max(0, i - count + 1), math.min(i, width - 1) do sum = sum + p[i - k] * q[k] end
-    sums[i - first] = sum
-  end
+  local out = core.zeros("float64", { last - first })
+  add_products(a:ptr(), count, v:ptr(), width, first, last, out:ptr())
   return cast(out, dtypes.floating[dtype] and dtype or "int64")
 end
 

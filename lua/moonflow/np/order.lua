@@ -9,7 +9,7 @@ local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 
 local evaluate, cast, as_array = ndarray.evaluate, ndarray.cast, ndarray.as_array
-local axis_of, cut = ndarray.axis_of, ndarray.cut
+local axis_of, part, readable = ndarray.axis_of, ndarray.part, ndarray.readable
 local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
 
 -- Applies what works along the last axis along another one.
@@ -26,11 +26,6 @@ local MOST_OF_TABLE = 2 ^ 20  -- entries of what tells which integers there are
 -- ---- loops over memory --------------------------------------------------------------------------------------------
 
 -- What an op of the catalog does not do in one pass. Each array is kept in a local for as long as its pointer is used.
-
--- An array of a dtype that Lua reads and compares: those of two bytes, which C has not, as float32.
-local function readable(a)
-  return dtypes.narrow[a.dtype] and cast(a, "float32") or a
-end
 
 -- A NaN is above all numbers, as np.sort has it, and integers are never one.
 local function is_below(x, y) return x < y or y ~= y and x == x end
@@ -60,20 +55,40 @@ local function look_up(a, count, is_there, least, most, out)
   end
 end
 
-local function add(x, y) return x + y end
-local function multiply(x, y) return x * y end
-
--- Joins each of `count` slices of `inner` elements with what the ones before it come to.
-local function accumulate(p, outer, count, inner, sums, join)
+-- Multiplies each of `count` slices of `inner` elements with what the ones before it come to.
+local function accumulate(p, outer, count, inner, products)
   for i = 0, outer - 1 do
     local at = i * count * inner
-    for j = 0, inner - 1 do sums[j] = p[at + j] end
+    for j = 0, inner - 1 do products[j] = p[at + j] end
     for _ = 1, count - 1 do
       at = at + inner
       for j = 0, inner - 1 do
-        local sum = join(sums[j], p[at + j])
-        sums[j], p[at + j] = sum, sum
+        local product = products[j] * p[at + j]
+        products[j], p[at + j] = product, product
       end
+    end
+  end
+end
+
+-- Counts how often each of the numbers 0, 1, ... occurs among integers.
+local function count_all(a, count, counts)
+  for i = 0, count - 1 do
+    local x = tonumber(a[i])
+    counts[x] = counts[x] + 1
+  end
+end
+
+-- Counts how many values are in each of `bins` bins, which are equally wide, `scale` of them in one unit. What is
+-- computed may be a bin beside the right one, where the edges were rounded.
+local function count_in_bins(a, count, edges, bins, scale, counts)
+  local least, most, last = edges[0], edges[bins], bins - 1
+  for i = 0, count - 1 do
+    local x = a[i]
+    if x >= least and x <= most then
+      local bin = math.min(math.floor((x - least) * scale), last)
+      while x < edges[bin] do bin = bin - 1 end
+      while bin < last and x >= edges[bin + 1] do bin = bin + 1 end
+      counts[bin] = counts[bin] + 1
     end
   end
 end
@@ -164,13 +179,13 @@ end
 
 -- The values that this share of the others is not above. Of a list of shares, one slice for each of them.
 local function quantiles(given, whole, called)
-  local a, q, axis, ones = ndarray.floating(as_array(given.a, called)), given.q
+  local a, q, axis, ones = as_array(given.a, called), given.q
   local axes = given.axis and flat_list(given.axis) or {}
   a, axis, ones = ndarray.with_one_axis(a, axes, called)
   local count = a.shape[axis]
   if count == 0 then fail("invalid_argument", called .. " of no values") end
   local sorted = np.sort(a, axis)
-  local function at(i) return cut(sorted, axis, { i, i + 1 }) end
+  local function at(i) return ndarray.floating(part(sorted, axis, i, i + 1)) end
   local is_unknown = np.isnan(at(count - 1))
   local function one(share)
     if not (share >= 0 and share <= whole) then
@@ -302,12 +317,27 @@ end
 
 -- ---- sums and counts ----------------------------------------------------------------------------------------------
 
--- What `join` makes of all elements up to each one along an axis: floats in double precision, integers as int64.
-local function cumulative(given, name, join)
+-- An array and the axis that the elements up to each one are joined along, and whether they are floats. These are
+-- joined in double precision, integers as int64.
+local function to_accumulate(given, name)
   local a = as_array(given.a, name)
   if not given.axis then a = a:ravel() end
-  local axis, dtype = axis_of(a, given.axis or 0, name), a.dtype
-  local is_floating = dtypes.floating[dtype]
+  return a, axis_of(a, given.axis or 0, name), dtypes.floating[a.dtype]
+end
+
+local cumsum_signature = signature("np.cumsum", { { "a", "any" }, { "axis", "integer?" } })
+--- The sums of the elements up to each one along `axis`, or of the flattened array; integers as int64.
+function np.cumsum(...)
+  local a, axis, is_floating = to_accumulate(cumsum_signature:parse(...), "np.cumsum")
+  local sums = evaluate("cumsum", { is_floating and readable(a) or cast(a, "int64") }, { axis = axis }, "np.cumsum")
+  return is_floating and cast(sums, a.dtype) or sums
+end
+
+local cumprod_signature = signature("np.cumprod", { { "a", "any" }, { "axis", "integer?" } })
+--- The products of the elements up to each one along `axis`, or of the flattened array; integers as int64.
+function np.cumprod(...)
+  local a, axis, is_floating = to_accumulate(cumprod_signature:parse(...), "np.cumprod")
+  local dtype = a.dtype
   local joined = is_floating and readable(a) or cast(a, "int64")
   if rawequal(joined, a) then joined = a:copy() end
   local outer, inner = 1, 1
@@ -316,21 +346,9 @@ local function cumulative(given, name, join)
   end
   if a.nbytes > 0 then
     local sums = core.zeros(is_floating and "float64" or "int64", { inner })
-    accumulate(joined:ptr(), outer, a.shape[axis], inner, sums:ptr(), join)
+    accumulate(joined:ptr(), outer, a.shape[axis], inner, sums:ptr())
   end
   return is_floating and cast(joined, dtype) or joined
-end
-
-local cumsum_signature = signature("np.cumsum", { { "a", "any" }, { "axis", "integer?" } })
---- The sums of the elements up to each one along `axis`, or of the flattened array; integers as int64.
-function np.cumsum(...)
-  return cumulative(cumsum_signature:parse(...), "np.cumsum", add)
-end
-
-local cumprod_signature = signature("np.cumprod", { { "a", "any" }, { "axis", "integer?" } })
---- The products of the elements up to each one along `axis`, or of the flattened array; integers as int64.
-function np.cumprod(...)
-  return cumulative(cumprod_signature:parse(...), "np.cumprod", multiply)
 end
 
 local bincount_signature = signature("np.bincount",
@@ -346,11 +364,16 @@ function np.bincount(...)
   if #a > 0 and a:min() < 0 then
     fail("out_of_range", ("np.bincount counts from 0, and got %d"):format(a:min()))
   end
-  local weights = given.weights and as_array(given.weights, "np.bincount"):ravel() or np.ones({ #a }, "int64")
+  local bins = math.max(#a > 0 and a:max() + 1 or 0, given.minlength)
+  if given.weights == nil then
+    local counts = core.zeros("int64", { bins })
+    count_all(a:ptr(), #a, counts:ptr())
+    return counts
+  end
+  local weights = as_array(given.weights, "np.bincount"):ravel()
   local dtype = dtypes.floating[weights.dtype] and weights.dtype or "int64"
   -- One float32 after the other, a sum would end where the next weight is less than half of its last bit.
   weights = cast(weights, dtype == "int64" and dtype or "float64")
-  local bins = math.max(#a > 0 and a:max() + 1 or 0, given.minlength)
   local sums = evaluate("unsorted_segment_sum", { weights, cast(a, "int64") }, { num_segments = bins }, "np.bincount")
   return cast(sums, dtype)
 end
@@ -388,10 +411,17 @@ function np.histogram(...)
   if edges.rank ~= 1 or #edges < 2 or not np.diff(edges):ge(0):all() then
     fail("invalid_argument", "np.histogram: the edges must be two or more numbers, ascending")
   end
-  local sorted, inner = np.sort(a), cut(edges, 0, { 0, #edges - 1 })
-  local below = np.concat({ np.searchsorted(sorted, inner), np.searchsorted(sorted, edges:rows(#edges - 1, 1),
-    { side = "right" }) })
-  local counts = np.diff(below)
+  local bins = #edges - 1
+  local counts = core.zeros("int64", { bins })
+  local scale = type(given.bins) == "number" and bins / (edges[bins] - edges[0])
+  if scale and scale < math.huge then
+    local values, bounds = readable(a), readable(edges)
+    count_in_bins(values:ptr(), #a, bounds:ptr(), bins, scale, counts:ptr())
+  else
+    local sorted = np.sort(a)
+    counts = np.diff(np.concat({ np.searchsorted(sorted, part(edges, 0, 0, bins)),
+      np.searchsorted(sorted, edges:rows(bins, 1), { side = "right" }) }))
+  end
   if given.density then counts = counts / np.diff(edges) / counts:sum() end
   return counts, edges
 end

@@ -7,7 +7,7 @@ local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 
 local evaluate, as_array = ndarray.evaluate, ndarray.as_array
-local axis_of, cut = ndarray.axis_of, ndarray.cut
+local axis_of, cut, part = ndarray.axis_of, ndarray.cut, ndarray.part
 local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
 
 -- 1 where the column of a matrix is at most `diagonal` places to the right of its row.
@@ -313,7 +313,7 @@ function np.roll(...)
     end
     local size = moved.shape[axis]
     local first = size == 0 and 0 or (-shift) % size
-    moved = np.concat({ cut(moved, axis, { first, size }), cut(moved, axis, { 0, first }) }, axis)
+    moved = np.concat({ part(moved, axis, first, size), part(moved, axis, 0, first) }, axis)
   end
   return moved:reshape(a.shape:table())
 end
