@@ -87,7 +87,13 @@ OpDef range() {
               step = call.attrs.number("step")](const LaunchCall& launch) {
         T* out = static_cast<T*>(launch.outputs[0]);
         cpu::parallel_for(count, cpu::kGrain, [=](int64_t first, int64_t last) {
-          for (int64_t i = first; i < last; ++i) out[i] = functor::convert<T>(start + static_cast<double>(i) * step);
+          constexpr int64_t kBlock = 1 << 12;  // counted in 32 bits, which any processor makes float64 of
+          for (int64_t begin = first; begin < last; begin += kBlock) {
+            const double before = static_cast<double>(begin);
+            const int32_t n = static_cast<int32_t>(std::min(kBlock, last - begin));
+            T* const to = out + begin;
+            for (int32_t i = 0; i < n; ++i) to[i] = functor::convert<T>(start + (before + i) * step);
+          }
         });
       };
     });
