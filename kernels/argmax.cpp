@@ -14,9 +14,21 @@ bool takes_over(T value, T leader) {
   return ahead || (value != value && leader == leader);
 }
 
-// Of n neighbours: what the place holds first, in registers, and then where that is, block by block.
+// Of n neighbours: of a few one after the other; else what the place holds first, in registers, and then where that is,
+// block by block.
 template <bool kLargest, class T>
 int64_t place_in_row(const T* x, int64_t n) {
+  constexpr int64_t kFew = 16;
+  if (n < kFew) {
+    int64_t place = 0;
+    T leader = x[0];
+    for (int64_t i = 1; i < n; ++i) {
+      const bool takes = takes_over<kLargest>(x[i], leader);
+      leader = takes ? x[i] : leader;
+      place = takes ? i : place;
+    }
+    return place;
+  }
   constexpr int64_t kBlock = 64;
   T most = x[0];
   int any_nan = 0;
