@@ -214,6 +214,7 @@ template <> struct numeric_limits<double> {
   return {
       {"kernels/elementwise.h", kElementwiseText},
       {"kernels/elementary.h", kElementaryText},
+      {"kernels/elementary_parts.h", kElementaryPartsText},
       {"engine/narrow.h", kNarrowText},
       {"engine/op.h", op},
       {"cmath", math},
