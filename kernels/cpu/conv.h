@@ -76,6 +76,11 @@ bool tiles_fit(const Conv& conv);
 Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call);
 Launch conv_tiles_filter(const Conv& conv, ConvKind kind, KernelCall& call);  // of those, the gradients of the filter
 
+// Of 1x1, and of each channel with a filter of its own: forwards, with as many channels as a register has at a time.
+bool lanes_fit(const Conv& conv, ConvKind kind);
+void lane_layouts(const Conv& conv, LayoutCall& call);
+Launch conv_lanes(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call);
+
 // By Winograd's algorithm, where it fits: strides and dilations of 1, one group, 3x3 or 5x5.
 bool winograd_fits(const Conv& conv, ConvKind kind);
 bool winograd_is_faster(const Conv& conv, ConvKind kind);
