@@ -75,7 +75,7 @@ describe("a file of Moonflow", function()
         return x + 1
       end)
       print(job(np.array { 1, 2 }))
-      print(select(2, pcall(np.cumsum, { 1, 2 })).message)
+      print(select(2, pcall(np.cumprod, { 1, 2 })).message)
     ]] })
     assert.equal("[2. 3.]\na:ptr(), by which this reads memory, needs LuaJIT's FFI, which is switched off here; a:at "
       .. "and a[i] of numbers work without it\n", ended.out, ended.err)
