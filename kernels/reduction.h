@@ -38,8 +38,8 @@ struct NoCenter {};
 template <class T>
 using Wide = typename std::conditional_t<std::is_floating_point_v<T>, std::decay<double>, std::make_unsigned<T>>::type;
 
-template <class T, class A = Wide<T>>
-struct Sum {
+template <class T, class A>
+struct SumIn {
   using Acc = A;
   using Center = NoCenter;
   static constexpr Acc kStart = 0;
@@ -47,6 +47,8 @@ struct Sum {
   MOONFLOW_BOTH static Acc merge(Acc a, Acc b) { return static_cast<Acc>(a + b); }
   MOONFLOW_BOTH static T finish(Acc acc, int64_t, double) { return static_cast<T>(acc); }
 };
+template <class T>
+struct Sum : SumIn<T, Wide<T>> {};
 template <class T>
 struct Mean : Sum<T> {
   MOONFLOW_BOTH static T finish(double acc, int64_t count, double) {
@@ -65,8 +67,8 @@ struct SumOfSquares : Sum<T> {
   }
   MOONFLOW_BOTH static double finish(double acc, int64_t, double) { return acc; }
 };
-template <class T, class A = Wide<T>>
-struct Prod {
+template <class T, class A>
+struct ProdIn {
   using Acc = A;
   using Center = NoCenter;
   static constexpr Acc kStart = 1;
@@ -74,6 +76,8 @@ struct Prod {
   MOONFLOW_BOTH static Acc merge(Acc a, Acc b) { return static_cast<Acc>(a * b); }
   MOONFLOW_BOTH static T finish(Acc acc, int64_t, double) { return static_cast<T>(acc); }
 };
+template <class T>
+struct Prod : ProdIn<T, Wide<T>> {};
 template <class T>
 struct Max {
   using Acc = T;
@@ -157,15 +161,15 @@ decltype(auto) visit_whole(DType dtype, F&& f) {
 }
 
 template <class T>
-struct WholeSum : Sum<T, uint64_t> {
+struct WholeSum : SumIn<T, uint64_t> {
   MOONFLOW_BOTH static int64_t finish(uint64_t acc, int64_t, double) { return static_cast<int64_t>(acc); }
 };
 template <class T>
-struct WholeProd : Prod<T, uint64_t> {
+struct WholeProd : ProdIn<T, uint64_t> {
   MOONFLOW_BOTH static int64_t finish(uint64_t acc, int64_t, double) { return static_cast<int64_t>(acc); }
 };
 template <class T>
-struct WholeMean : Sum<T, uint64_t> {
+struct WholeMean : SumIn<T, uint64_t> {
   MOONFLOW_BOTH static double finish(uint64_t acc, int64_t count, double) {
     return static_cast<double>(static_cast<int64_t>(acc)) / static_cast<double>(count);
   }
