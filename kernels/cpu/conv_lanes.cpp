@@ -14,12 +14,12 @@ namespace {
 
 constexpr int64_t kRowsOfPart = 6;  // fewer, and the rows around them, which others have made, weigh too much
 
-// Whether the filters are 1x1 over whole images. Of more places oneDNN's is faster, by up to 15 %.
+// Whether the filters are 1x1 over whole images. Of more places in all oneDNN's is faster, by up to 17 %.
 bool is_pointwise(const Conv& conv) {
-  constexpr int64_t kMostPlaces = 4096;
+  constexpr int64_t kMostPlaces = 1024;
   for (const Window& w : conv.windows)
     if (w.size != 1 || w.stride != 1 || w.before != 0 || w.after != 0) return false;
-  return conv.groups == 1 && conv.out.height * conv.out.width <= kMostPlaces;
+  return conv.groups == 1 && conv.out.batch * conv.out.height * conv.out.width <= kMostPlaces;
 }
 
 // Whether there is a filter to each channel, of three columns, of which the padding has one at each end of a row, if
