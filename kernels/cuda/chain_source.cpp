@@ -181,6 +181,8 @@ template <> struct make_unsigned<long long> { using type = unsigned long long; }
 namespace std {
 template <class T> struct numeric_limits;
 template <> struct numeric_limits<float> {
+  static constexpr int digits = 24, min_exponent = -125, max_exponent = 128;
+  static constexpr float epsilon() { return 0x1p-23f; }
   static constexpr float infinity() { return __builtin_bit_cast(float, 0x7f800000); }
   static constexpr float quiet_NaN() { return __builtin_bit_cast(float, 0x7fc00000); }
   static constexpr float min() { return 0x1p-126f; }
@@ -188,6 +190,8 @@ template <> struct numeric_limits<float> {
   static constexpr float lowest() { return -max(); }
 };
 template <> struct numeric_limits<double> {
+  static constexpr int digits = 53, min_exponent = -1021, max_exponent = 1024;
+  static constexpr double epsilon() { return 0x1p-52; }
   static constexpr double infinity() { return __builtin_bit_cast(double, 0x7ff0000000000000ll); }
   static constexpr double quiet_NaN() { return __builtin_bit_cast(double, 0x7ff8000000000000ll); }
   static constexpr double min() { return 0x1p-1022; }
