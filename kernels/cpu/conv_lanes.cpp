@@ -61,8 +61,7 @@ Layout filter_lanes(const TensorType& type, const Conv& conv, int64_t lanes) {
   return layout_of(form, type);
 }
 
-// ---- what both loops share
-// -------------------------------------------------------------------------------------------
+// ---- what both loops share -----------------------------------------------------------------------------------------
 
 struct Values {
   const float *image, *filter, *bias, *addend;  // bias: for whole blocks; addend: or none
@@ -82,8 +81,7 @@ struct Share {
   int64_t image, first_row, last_row, first_block, last_block;
 };
 
-// ---- 1x1
-// -------------------------------------------------------------------------------------------------------------
+// ---- 1x1 -----------------------------------------------------------------------------------------------------------
 
 struct Pointwise {
   int64_t channels, places, blocks;  // the places of an image; blocks of filters
@@ -184,8 +182,7 @@ void convolve(const Pointwise& work, const Share& share, int64_t width, const Va
   }
 }
 
-// ---- each channel
-// ----------------------------------------------------------------------------------------------------
+// ---- each channel --------------------------------------------------------------------------------------------------
 
 constexpr int kMostNeighbours = 8;
 
@@ -321,8 +318,7 @@ void convolve(const Depthwise& work, const Share& share, const Values& values) {
   }
 }
 
-// ---- threads
-// ---------------------------------------------------------------------------------------------------------
+// ---- threads -------------------------------------------------------------------------------------------------------
 
 // Calls body(share) for what each thread has.
 template <class Body>
