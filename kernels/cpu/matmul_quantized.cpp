@@ -167,8 +167,7 @@ struct Words {
       sums += Sums(products);
     }
 #else
-    for (int lane = 0; lane < R::kWidth; ++lane)
-      sums[lane] += a[2 * lane] * b[2 * lane] + a[2 * lane + 1] * b[2 * lane + 1];
+    add_pairs(a, b, sums);
 #endif
   }
 
@@ -176,6 +175,11 @@ struct Words {
   template <class From, class To>
   static void convert(const From& from, To& to) {
     to = __builtin_convertvector(from, To);
+  }
+  template <class Factor, class To>
+  static void add_pairs(const Factor& a, const Factor& b, To& sums) {
+    for (int lane = 0; lane < R::kWidth; ++lane)
+      sums[lane] += a[2 * lane] * b[2 * lane] + a[2 * lane + 1] * b[2 * lane + 1];
   }
 };
 
