@@ -157,7 +157,9 @@ MOONFLOW_BOTH inline Exponential<double> exponential(double x, double low) {
                                2.7557586287601005e-06, 2.7630236848263495e-07, 2.500007090652112e-08},
                               r);
   const double curved = (p * r) * r + ((most - r) - least), rest = r + curved;
-  return {rest, bits_of(shifted) - bits_of(kShift), curved - (rest - r)};
+  // Of the lowest bits alone, so that a NaN has an exponent too, which no sum overflows with.
+  constexpr int64_t kBits = 0x1fff, kSign = 0x1000;
+  return {rest, ((bits_of(shifted) & kBits) ^ kSign) - kSign, curved - (rest - r)};
 }
 
 // With s = f / (2 + f), log(1 + f) is 2 artanh(s) = 2 s + 2/3 s^3 + ...; 2 s is f - s f, and s f is f^2 / 2 - s f^2 /
