@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "kernels/cpu/device.h"
@@ -139,16 +140,18 @@ struct Words {
   using Sums = typename R::Integers;
   typedef int16_t Vector __attribute__((vector_size(2 * kCount), may_alias));
   typedef int16_t Stored __attribute__((vector_size(2 * kCount), may_alias, aligned(2)));
+  typedef int8_t Packed __attribute__((vector_size(kCount)));
   typedef int8_t Bytes __attribute__((vector_size(kCount), may_alias, aligned(1)));
 
   static void widen(const int8_t* bytes, Vector& to) {
-    const Bytes& from = *reinterpret_cast<const Bytes*>(bytes);
 #ifdef MOONFLOW_SIMD_VERSIONS
     if constexpr (R::kWidth > 4) {  // as Register::widen
-      asm("vpmovsxbw %1, %0" : "=v"(to) : "m"(from));
+      asm("vpmovsxbw %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const Bytes*>(bytes)));
       return;
     }
 #endif
+    Packed from;  // a template takes a vector for aligned
+    std::memcpy(&from, bytes, sizeof from);
     convert(from, to);
   }
 
