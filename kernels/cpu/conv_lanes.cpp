@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/rounding.h"
 #include "kernels/cpu/simd.h"
 
 namespace moonflow::cpu {
@@ -50,7 +51,7 @@ Layout filter_lanes(const TensorType& type, const Conv& conv, int64_t lanes) {
   const Shape& shape = type.shape;
   if (!is_pointwise(conv))
     return layout_of(Blocked::dense({shape[0], 1, 1, shape[2], shape[3]}, {0, 1, 2, 3, 4}, 0, lanes), type);
-  const int64_t blocks = (shape[1] + lanes - 1) / lanes;
+  const int64_t blocks = divide_up(shape[1], lanes);
   Blocked form = Blocked::dense({shape[0], shape[1], 1, 1}, {0, 1, 2, 3}, 0, lanes);
   form.padded_dims[1] = blocks * lanes;
   form.block_count = 2;
@@ -98,8 +99,7 @@ struct Terms {
 template <class R, int kPlaces, int kBlocks>
 void sum_places(const Pointwise& work, const Terms& terms, const Values& at) {
   constexpr int64_t kLanes = R::kWidth;
-  const int64_t filter_block = (work.channels + kLanes - 1) / kLanes * kLanes * kLanes,
-                out_block = work.places * kLanes;
+  const int64_t filter_block = round_up(work.channels, kLanes) * kLanes, out_block = work.places * kLanes;
   typename R::Vector sum[kPlaces][kBlocks];
 #pragma GCC unroll 16
   for (int p = 0; p < kPlaces; ++p) {
@@ -144,7 +144,7 @@ constexpr int kMostPlaces = std::min(14, (R::kCount - 4) / kBlocks);
 template <class R, int kBlocks>
 void sum_stretch(const Pointwise& work, const Terms& terms, int64_t count, Values at) {
   constexpr int kMost = kMostPlaces<R, kBlocks>;
-  const int64_t tiles = (count + kMost - 1) / kMost, least = count / tiles, larger = count % tiles;
+  const int64_t tiles = divide_up(count, kMost), least = count / tiles, larger = count % tiles;
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const int64_t here = least + (tile < larger ? 1 : 0);
     with_count<kMost>(here, [&](auto places) {
@@ -160,7 +160,7 @@ template <class R>
 void convolve(const Pointwise& work, const Share& share, int64_t width, const Values& values) {
   constexpr int64_t kLanes = R::kWidth, kTerms = 128,
                     kNear = 1 << 15;  // floats of places that all filters meet together
-  const int64_t channels = (work.channels + kLanes - 1) / kLanes * kLanes;
+  const int64_t channels = round_up(work.channels, kLanes);
   const int64_t stretch = std::max<int64_t>(48, kNear / channels / 12 * 12);
   for (int64_t place = share.first_row * width; place < share.last_row * width; place += stretch) {
     const int64_t count = std::min(stretch, share.last_row * width - place);
@@ -209,7 +209,7 @@ struct Neighbours {
 };
 
 std::vector<Neighbours> neighbours_of(const Window& window) {
-  const int64_t parts = (window.out + kMostNeighbours - 1) / kMostNeighbours;
+  const int64_t parts = divide_up(window.out, kMostNeighbours);
   std::vector<Neighbours> all;
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t begin = window.out * part / parts, end = window.out * (part + 1) / parts;
@@ -359,7 +359,7 @@ void lane_layouts(const Conv& conv, LayoutCall& call) {
 }
 
 Launch conv_lanes(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
-  const int64_t lanes = lane_count(), filters = conv.filters(), blocks = (filters + lanes - 1) / lanes;
+  const int64_t lanes = lane_count(), filters = conv.filters(), blocks = divide_up(filters, lanes);
   const bool adds = kind == ConvKind::ForwardAdd;
   const Layout out = image_lanes(call.outputs[0], lanes);
   if (call.input_layouts[0] != image_lanes(call.inputs[0], lanes) || call.output_layouts[0] != out) return {};

@@ -8,6 +8,7 @@
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/dots.h"
 #include "kernels/cpu/marked_layout.h"
+#include "kernels/cpu/rounding.h"
 
 namespace moonflow::cpu {
 namespace {
@@ -121,7 +122,7 @@ inline void quantize_columns(const Form& form, const float* weight, int64_t colu
 
 void quantize(const Form& form, const float* weight, void* out) {
   const Quantized to(out, form.columns);
-  const int64_t groups = (form.columns + kNeighbours - 1) / kNeighbours;
+  const int64_t groups = divide_up(form.columns, kNeighbours);
   parallel_for(groups, kGrain / (kNeighbours * std::max<int64_t>(1, form.inner)) + 1, [&](int64_t first, int64_t last) {
     widest_register([&](auto wide) {
       const int64_t end = std::min(last * kNeighbours, form.columns);
@@ -204,7 +205,7 @@ struct Rounded {
 
   Rounded(const Product& sizes, void* scratch)
       : inner(sizes.inner),
-        pieces((inner + kPiece - 1) / kPiece),
+        pieces(divide_up(inner, kPiece)),
         words(static_cast<int16_t*>(scratch)),
         steps(reinterpret_cast<float*>(static_cast<char*>(scratch) + words_bytes(sizes))) {}
 
@@ -305,7 +306,7 @@ Launch quantizer(const Layout& layout) {
 }
 
 int64_t quantized_scratch_bytes(const Product& sizes) {
-  const int64_t pieces = (sizes.inner + kPiece - 1) / kPiece;
+  const int64_t pieces = divide_up(sizes.inner, kPiece);
   return Rounded::words_bytes(sizes) + sizes.rows * pieces * static_cast<int64_t>(sizeof(float));
 }
 
