@@ -10,6 +10,7 @@
 #include "engine/graph.h"
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
+#include "kernels/chain_program.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/types.h"
 
@@ -23,42 +24,9 @@ constexpr int64_t kShortestRow = 64, kLongestRow = 4096;
 // they would cost memory.
 constexpr NodeId kNear = 8;
 
-// ---- what a chain is as attributes --------------------------------------------------------------------------
+// ---- what a chain is made of --------------------------------------------------------------------------------
 
-// The ops in order. An operand is a leaf, 0 and up, or the result of an earlier op: -1 for the first, and so on down.
-struct Program {
-  struct Op {
-    const Link* link;
-    Attrs attrs;
-    int operands[2] = {0, 0};
-  };
-  std::vector<Op> ops;
-
-  Program(const Links& links, const Attrs& attrs, int leaves) {
-    const Ints& operands = attrs.ints("operands");
-    const Floats& numbers = attrs.floats("numbers");
-    size_t operand = 0, number = 0;
-    for (const std::string& name : ops_of_chain(attrs)) {
-      const auto found = links.find(name);
-      require(found != links.end(), ErrorCode::InvalidArgument, "'", name, "' cannot stand in a chain");
-      Op op{&found->second, {}};
-      require(operand + op.link->operands <= operands.size(), ErrorCode::InvalidArgument, "'", name,
-              "' has too few operands");
-      for (int i = 0; i < op.link->operands; ++i, ++operand) {
-        const int64_t place = operands[operand];
-        require(place < leaves && -place <= static_cast<int64_t>(ops.size()), ErrorCode::InvalidArgument,
-                "there is no operand ", place, " for '", name, "'");
-        op.operands[i] = static_cast<int>(place);
-      }
-      for (const std::string& attr : op.link->attrs) {
-        require(number < numbers.size(), ErrorCode::InvalidArgument, "'", name, "' has too few numbers");
-        op.attrs.set(attr, numbers[number++]);
-      }
-      ops.push_back(std::move(op));
-    }
-    require(!ops.empty(), ErrorCode::InvalidArgument, "a chain has at least one op");
-  }
-};
+using Program = std::vector<ChainOp<Link>>;
 
 // How a leaf is walked through, beside a result of type `out`.
 enum class Walk { No, Same, Single, Row };
@@ -89,11 +57,11 @@ std::vector<TensorType> infer_chain(const Links& links, const OpCall& call) {
     require(row == 0 || row == call.type(i).count(), ErrorCode::ShapeMismatch, "rows differ in length");
     row = call.type(i).count();
   }
-  Program(links, call.attrs, leaves);
+  ops_of_chain(links, call.attrs, leaves);
   return {out};
 }
 
-// ---- CPU -----------------------------------------------------------------------------------------------------
+// ---- CPU ----------------------------------------------------------------------------------------------------
 
 // A link with its operands and result as places in a thread's scratch.
 struct Stage {
@@ -106,18 +74,18 @@ constexpr int kOut = -1;
 
 // The stages, and how many pieces of scratch they need: a result takes the piece of an operand that is not read again.
 std::vector<Stage> stages_of(const Program& program, DType dtype, int& pieces) {
-  const int count = static_cast<int>(program.ops.size());
+  const int count = static_cast<int>(program.size());
   std::vector<int> last_use(count, count), piece(count, kOut);
   for (int k = 0; k < count; ++k) {
-    for (int i = 0; i < program.ops[k].link->operands; ++i)
-      if (program.ops[k].operands[i] < 0) last_use[-1 - program.ops[k].operands[i]] = k;
+    for (const int from : program[k].operands)
+      if (from < 0) last_use[-1 - from] = k;
   }
   std::vector<Stage> stages;
   std::vector<int> free;
   pieces = 0;
   for (int k = 0; k < count; ++k) {
-    const Program::Op& op = program.ops[k];
-    Stage stage{op.link->make(op.attrs, dtype), op.link->operands, {0, 0}, kOut};
+    const ChainOp<Link>& op = program[k];
+    Stage stage{op.link.make(op.attrs, dtype), op.link.operands, {0, 0}, kOut};
     for (int i = 0; i < stage.count; ++i) {
       const int from = op.operands[i];
       stage.operands[i] = from >= 0 ? from : -1 - piece[-1 - from];
@@ -138,7 +106,7 @@ bool gives_zero(const Links& links, const LayoutCall& call) {
   const auto leaves = std::count(call.present.begin(), call.present.end(), true);
   int pieces;
   const std::vector<Stage> stages =
-      stages_of(Program(links, call.attrs, static_cast<int>(leaves)), call.output_types[0].dtype, pieces);
+      stages_of(ops_of_chain(links, call.attrs, leaves), call.output_types[0].dtype, pieces);
   const AnyElement zero;
   std::vector<AnyElement> results(pieces + 1);  // the last is the chain's
   for (const Stage& stage : stages) {
@@ -159,8 +127,7 @@ Launch prepare_chain(const Links& links, KernelCall& call) {
     if (walks.back() == Walk::Row) block = call.inputs[i].count();
   }
   int pieces;
-  const std::vector<Stage> stages =
-      stages_of(Program(links, call.attrs, static_cast<int>(walks.size())), out.dtype, pieces);
+  const std::vector<Stage> stages = stages_of(ops_of_chain(links, call.attrs, walks.size()), out.dtype, pieces);
   const int64_t count = stored_elements(out, call.output_layouts[0]), size = size_of(out.dtype);
   const int64_t blocks = (count + block - 1) / block;
   double threads_worth = 0;
@@ -200,7 +167,7 @@ Launch prepare_chain(const Links& links, KernelCall& call) {
   };
 }
 
-// ---- fusion --------------------------------------------------------------------------------------------------
+// ---- fusion -------------------------------------------------------------------------------------------------
 
 class Chains {
  public:

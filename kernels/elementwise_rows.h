@@ -2,7 +2,6 @@
 // CPU's family makes an OpDef of each row, the CUDA twin a kernel.
 #pragma once
 
-#include <algorithm>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -30,17 +29,6 @@ F make(const Attrs& attrs) {
     return F(attrs);
   else
     return F();
-}
-
-// The names of the ops of a chain, which stand in its attribute with a blank between them.
-inline std::vector<std::string> ops_of_chain(const Attrs& attrs) {
-  const std::string& ops = attrs.string("ops");
-  std::vector<std::string> names;
-  for (size_t begin = 0, end = 0; begin < ops.size(); begin = end + 1) {
-    end = std::min(ops.find(' ', begin), ops.size());
-    names.push_back(ops.substr(begin, end - begin));
-  }
-  return names;
 }
 
 // A bool of a functor is an int8 of the engine.

@@ -4,6 +4,7 @@
 #include <map>
 #include <string_view>
 
+#include "kernels/chain_program.h"
 #include "kernels/cuda/functor_text.h"
 #include "kernels/elementwise_rows.h"
 
@@ -57,41 +58,27 @@ std::string literal(double number) {
 }
 
 // The functor as an expression, with its numbers.
-std::string functor_of(const Link& link, const Floats& numbers, size_t& next) {
-  if (link.attrs.empty()) return link.functor + "{}";
+std::string functor_of(const elementwise::ChainOp<Link>& op) {
+  if (op.link.attrs.empty()) return op.link.functor + "{}";
   std::string given;
-  for (const std::string& attr : link.attrs) {
-    require(next < numbers.size(), ErrorCode::InvalidArgument, link.functor, " has too few numbers");
-    given += text(given.empty() ? "" : ", ", "{\"", attr, "\", ", literal(numbers[next++]), "}");
-  }
-  return link.functor + "(moonflow::Attrs{" + given + "})";
+  for (const std::string& attr : op.link.attrs)
+    given += text(given.empty() ? "" : ", ", "{\"", attr, "\", ", literal(op.attrs.number(attr)), "}");
+  return op.link.functor + "(moonflow::Attrs{" + given + "})";
 }
 
 }  // namespace
 
 std::string chain_source(const Attrs& attrs, const std::vector<TensorType>& leaves, const TensorType& out) {
   const auto links = make_links();
-  const Ints& operands = attrs.ints("operands");
-  const Floats& numbers = attrs.floats("numbers");
   std::string steps;
-  size_t operand = 0, number = 0;
   int64_t made = 0;  // results so far
-  for (const std::string& name : elementwise::ops_of_chain(attrs)) {
-    const auto found = links.find(name);
-    require(found != links.end(), ErrorCode::InvalidArgument, "'", name, "' cannot stand in a chain on the gpu");
-    const Link& link = found->second;
+  for (const auto& op : elementwise::ops_of_chain(links, attrs, leaves.size())) {
     std::string arguments;
-    for (int i = 0; i < link.operands; ++i, ++operand) {
-      require(operand < operands.size(), ErrorCode::InvalidArgument, "'", name, "' has too few operands");
-      const int64_t from = operands[operand];
-      require(from < static_cast<int64_t>(leaves.size()) && -from <= made, ErrorCode::InvalidArgument,
-              "there is no operand ", from, " for '", name, "'");
-      arguments += text(i > 0 ? ", " : "", from >= 0 ? "x" : "y", from >= 0 ? from : -1 - from);
-    }
-    steps += text("  const T y", made, " = ", functor_of(link, numbers, number), "(", arguments, ");\n");
+    for (const int from : op.operands)
+      arguments += text(arguments.empty() ? "" : ", ", from >= 0 ? "x" : "y", from >= 0 ? from : -1 - from);
+    steps += text("  const T y", made, " = ", functor_of(op), "(", arguments, ");\n");
     ++made;
   }
-  require(made > 0, ErrorCode::InvalidArgument, "a chain has at least one op");
 
   // Leaves of the result's type are read as it is written, single elements once, rows again and again. What is narrow
   // is computed in float.

@@ -1,7 +1,9 @@
 #include "kernels/simulated/chain.h"
 
+#include <algorithm>
 #include <memory>
 
+#include "kernels/chain_program.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/elementwise_rows.h"
 
@@ -27,32 +29,24 @@ std::map<std::string, Link, std::less<>> make_links() {
 
 struct ChainStep {
   Launch launch;
-  std::vector<int64_t> operands;  // a leaf, 0 and up, or what an earlier step gave, -1 for the first
+  std::vector<int> operands;  // a leaf, 0 and up, or what an earlier step gave, -1 for the first
 };
 
 // What lies between two steps is a piece of scratch; the last one writes the result.
 Launch prepare(const Kernels& kernels, KernelCall& call) {
   static const auto links = make_links();
   const TensorType& out = call.outputs[0];
-  const Ints& operands = call.attrs.ints("operands");
-  const Floats& numbers = call.attrs.floats("numbers");
+  const auto leaves = static_cast<size_t>(std::count(call.present.begin(), call.present.end(), true));
   std::vector<ChainStep> steps;
-  size_t operand = 0, number = 0;
-  for (const std::string& name : elementwise::ops_of_chain(call.attrs)) {
-    const Link& link = links.at(name);
-    ChainStep step;
-    Attrs attrs;
-    for (const std::string& attr : link.attrs) attrs.set(attr, numbers.at(number++));
-    KernelCall own{call.device, attrs, {}, {}, {out}, {}, {call.output_layouts[0]}};
-    for (int i = 0; i < link.operands; ++i) {
-      const int64_t from = step.operands.emplace_back(operands.at(operand++));
-      own.inputs.push_back(from >= 0 ? call.inputs.at(from) : out);
+  for (const auto& op : elementwise::ops_of_chain(links, call.attrs, leaves)) {
+    KernelCall own{call.device, op.attrs, {}, {}, {out}, {}, {call.output_layouts[0]}};
+    for (const int from : op.operands) {
+      own.inputs.push_back(from >= 0 ? call.inputs[from] : out);
       own.present.push_back(true);
-      own.input_layouts.push_back(from >= 0 ? call.input_layouts.at(from) : call.output_layouts[0]);
+      own.input_layouts.push_back(from >= 0 ? call.input_layouts[from] : call.output_layouts[0]);
     }
-    step.launch = kernels.at(name).prepare(own);
-    require(own.scratch_bytes == 0, ErrorCode::Internal, "'", name, "' wants scratch in a chain");
-    steps.push_back(std::move(step));
+    steps.push_back({kernels.at(op.name).prepare(own), op.operands});
+    require(own.scratch_bytes == 0, ErrorCode::Internal, "'", op.name, "' wants scratch in a chain");
   }
   const int64_t piece_bytes = checked_aligned(out.bytes());
   call.scratch_bytes = checked_product(static_cast<int64_t>(steps.size()) - 1, piece_bytes);
@@ -61,7 +55,7 @@ Launch prepare(const Kernels& kernels, KernelCall& call) {
     const auto piece = [&](size_t k) { return static_cast<char*>(at.scratch) + static_cast<int64_t>(k) * piece_bytes; };
     for (size_t k = 0; k < steps.size(); ++k) {
       std::vector<void*> inputs;
-      for (const int64_t from : steps[k].operands) inputs.push_back(from >= 0 ? at.inputs[from] : piece(-1 - from));
+      for (const int from : steps[k].operands) inputs.push_back(from >= 0 ? at.inputs[from] : piece(-1 - from));
       void* outputs[] = {k + 1 < steps.size() ? piece(k) : at.outputs[0]};
       steps[k].launch(LaunchCall{at.stream, inputs.data(), outputs, nullptr, at.step});
     }
