@@ -81,23 +81,39 @@ inline void count_steps(int64_t count, const float* x, float step, Number* out) 
 // ---- a weight ------------------------------------------------------------------------------------------------------
 
 constexpr float kMostByte = 127;
-constexpr int64_t kNeighbours = 16;  // columns that are quantized together: those of one cache line
+constexpr int64_t kColumns = 4, kLine = 64;
 
-int64_t scales_bytes(int64_t columns) { return aligned(columns * static_cast<int64_t>(sizeof(float))); }
-
-// What a weight has in its layout.
+// What a weight has in its layout. A product reads it from the beginning to the end: kColumns columns at a time, of
+// each of them by turns kLine numbers. Zeros stand where a column ends within a line, and for columns beyond the last.
 struct Quantized {
+  int64_t lines;    // of a column
   float* scales;    // (columns)
-  int8_t* numbers;  // (columns, inner)
-  Quantized(void* data, int64_t columns)
-      : scales(static_cast<float*>(data)), numbers(static_cast<int8_t*>(data) + scales_bytes(columns)) {}
+  int8_t* numbers;  // (groups of columns, lines, kColumns, kLine)
+
+  Quantized(void* data, int64_t columns, int64_t inner)
+      : lines(divide_up(inner, kLine)),
+        scales(static_cast<float*>(data)),
+        numbers(static_cast<int8_t*>(data) + scales_bytes(columns)) {}
+
+  static int64_t scales_bytes(int64_t columns) { return aligned(columns * static_cast<int64_t>(sizeof(float))); }
+  static int64_t bytes(int64_t columns, int64_t inner) {
+    return scales_bytes(columns) + round_up(columns, kColumns) * round_up(inner, kLine);
+  }
+
+  int8_t* line(int64_t column, int64_t k) const {
+    return numbers + ((column / kColumns * lines + k / kLine) * kColumns + column % kColumns) * kLine;
+  }
 };
+
+constexpr int64_t kNeighbours = 16;  // columns that are quantized together: those of one line of floats
+static_assert(kNeighbours % kColumns == 0);
 
 // `columns` neighbouring columns of a weight.
 template <class R>
 inline void quantize_columns(const Form& form, const float* weight, int64_t column, int64_t columns,
                              const Quantized& to) {
   constexpr int64_t kPart = 256;
+  static_assert(kPart % kLine == 0);
   float gathered[kNeighbours][kPart];
   const auto each_part = [&](const auto& use) {  // use(which column, from, count, numbers)
     for (int64_t k = 0; k < form.inner; k += kPart) {
@@ -116,12 +132,19 @@ inline void quantize_columns(const Form& form, const float* weight, int64_t colu
     to.scales[column + i] = step_of(extent, fits ? 1 : extent.most / kMostByte);
   }
   each_part([&](int64_t i, int64_t k, int64_t count, const float* x) {
-    count_steps(count, x, to.scales[column + i], to.numbers + (column + i) * form.inner + k);
+    for (int64_t l = 0; l < count; l += kLine) {
+      int8_t* const line = to.line(column + i, k + l);
+      const int64_t numbers = std::min(kLine, count - l);
+      count_steps(numbers, x + l, to.scales[column + i], line);
+      std::fill(line + numbers, line + kLine, int8_t{0});
+    }
   });
+  for (int64_t i = columns; i < round_up(columns, kColumns); ++i)
+    for (int64_t k = 0; k < form.inner; k += kLine) std::fill_n(to.line(column + i, k), kLine, int8_t{0});
 }
 
 void quantize(const Form& form, const float* weight, void* out) {
-  const Quantized to(out, form.columns);
+  const Quantized to(out, form.columns, form.inner);
   const int64_t groups = divide_up(form.columns, kNeighbours);
   parallel_for(groups, kGrain / (kNeighbours * std::max<int64_t>(1, form.inner)) + 1, [&](int64_t first, int64_t last) {
     widest_register([&](auto wide) {
@@ -199,102 +222,98 @@ float word_step(float most) {
 }
 
 struct Rounded {
-  int64_t inner, pieces;
-  int16_t* words;  // (rows, inner)
+  int64_t inner, row;  // numbers of a row, and from one to the next: zeros fill the last line
+  int64_t pieces;
+  int16_t* words;  // (rows, row)
   float* steps;    // (rows, pieces)
 
   Rounded(const Product& sizes, void* scratch)
       : inner(sizes.inner),
+        row(round_up(inner, kLine)),
         pieces(divide_up(inner, kPiece)),
         words(static_cast<int16_t*>(scratch)),
         steps(reinterpret_cast<float*>(static_cast<char*>(scratch) + words_bytes(sizes))) {}
 
   static int64_t words_bytes(const Product& sizes) {
-    return aligned(sizes.rows * sizes.inner * static_cast<int64_t>(sizeof(int16_t)));
+    return aligned(sizes.rows * round_up(sizes.inner, kLine) * static_cast<int64_t>(sizeof(int16_t)));
   }
 
   template <class R>
-  void round(const float* a, int64_t row) const {
+  void round(const float* a, int64_t i) const {
     for (int64_t piece = 0; piece < pieces; ++piece) {
-      const int64_t at = row * inner + piece * kPiece, count = std::min(kPiece, inner - piece * kPiece);
+      const int64_t k = piece * kPiece, count = std::min(kPiece, inner - k);
       Extent extent;
-      extent.add<R>(count, a + at);
-      float& step = steps[row * pieces + piece];
+      extent.add<R>(count, a + i * inner + k);
+      float& step = steps[i * pieces + piece];
       step = step_of(extent, word_step(extent.most));
-      count_steps(count, a + at, step, words + at);
+      count_steps(count, a + i * inner + k, step, words + i * row + k);
     }
+    std::fill(words + i * row + inner, words + (i + 1) * row, int16_t{0});
   }
 };
 
-// Of kRows rows from `row` on, and kColumns columns of a weight, whose numbers and scales begin here.
-template <class R, int kRows, int kColumns>
-inline void multiply_tile(const Rounded& a, int64_t row, const int8_t* numbers, const float* scales, float* out,
-                          int64_t out_row) {
+// A weight is read this far ahead, across pages, where the processor does not.
+constexpr int64_t kAhead = 2048;
+// Backwards are whole blocks of groups, each of which is read forwards.
+constexpr int64_t kBlock = 16;
+
+// Of kRows rows from `i` on the elements in the columns from `j` on, of which there may be less than kColumns.
+template <class R, int kRows>
+inline void multiply_tile(const Rounded& a, int64_t i, const Quantized& weight, int64_t j, int64_t columns,
+                          float* out) {
   constexpr int kCount = Words<R>::kCount;
+  static_assert(kPiece % kLine == 0 && kLine % kCount == 0);
+  const int8_t* numbers = weight.line(j, 0);
   typename R::Vector totals[kRows * kColumns] = {};
-  float rests[kRows * kColumns] = {};  // of what fills no register
   for (int64_t piece = 0; piece < a.pieces; ++piece) {
-    const int64_t end = std::min(a.inner, (piece + 1) * kPiece);
+    const int64_t end = std::min(a.row, (piece + 1) * kPiece);
     typename R::Integers sums[kRows * kColumns] = {};
-    int64_t k = piece * kPiece;
-    for (; k + kCount <= end; k += kCount) {
-      typename Words<R>::Vector left[kRows], right;
+    for (int64_t k = piece * kPiece; k < end; k += kLine, numbers += kColumns * kLine) {
 #pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i) left[i] = Words<R>::at(a.words + (row + i) * a.inner + k);
+      for (int c = 0; c < kColumns; ++c) __builtin_prefetch(numbers + kAhead + c * kLine);
 #pragma GCC unroll 8
-      for (int j = 0; j < kColumns; ++j) {
-        Words<R>::widen(numbers + j * a.inner + k, right);
+      for (int part = 0; part < kLine; part += kCount) {
+        typename Words<R>::Vector left[kRows], right;
 #pragma GCC unroll 8
-        for (int i = 0; i < kRows; ++i) Words<R>::add_products(left[i], right, sums[i * kColumns + j]);
+        for (int r = 0; r < kRows; ++r) left[r] = Words<R>::at(a.words + (i + r) * a.row + k + part);
+#pragma GCC unroll 8
+        for (int c = 0; c < kColumns; ++c) {
+          Words<R>::widen(numbers + c * kLine + part, right);
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) Words<R>::add_products(left[r], right, sums[r * kColumns + c]);
+        }
       }
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      const float step = a.steps[(row + i) * a.pieces + piece];
+    for (int r = 0; r < kRows; ++r) {
+      const float step = a.steps[(i + r) * a.pieces + piece];
 #pragma GCC unroll 8
-      for (int j = 0; j < kColumns; ++j)
-        totals[i * kColumns + j] += __builtin_convertvector(sums[i * kColumns + j], typename R::Vector) * step;
-      for (int j = 0; j < kColumns && k < end; ++j) {
-        int rest = 0;
-        for (int64_t l = k; l < end; ++l) rest += a.words[(row + i) * a.inner + l] * numbers[j * a.inner + l];
-        rests[i * kColumns + j] = static_cast<float>(rest) * step;
-      }
+      for (int c = 0; c < kColumns; ++c)
+        totals[r * kColumns + c] += __builtin_convertvector(sums[r * kColumns + c], typename R::Vector) * step;
     }
   }
   float sums[kRows * kColumns];
   sums_of_lanes<R, kRows * kColumns>(totals, sums);
-  for (int i = 0; i < kRows; ++i)
-    for (int j = 0; j < kColumns; ++j)
-      out[i * out_row + j] = (sums[i * kColumns + j] + rests[i * kColumns + j]) * scales[j];
+  const int64_t count = std::min(kColumns, columns - j);
+  for (int r = 0; r < kRows; ++r)
+    for (int64_t c = 0; c < count; ++c) out[(i + r) * columns + j + c] = sums[r * kColumns + c] * weight.scales[j + c];
 }
 
-// All rows of some columns, which are read from memory once. As many sums as registers hold beside the factors.
-template <class R, int kColumns>
+// All rows of kColumns columns, whose numbers are read from memory once. As many sums as registers hold beside the
+// factors.
+template <class R>
 inline void multiply_columns(const Product& sizes, const Rounded& a, const Quantized& weight, int64_t j, float* out) {
-  constexpr int kRows = 8 / kColumns;
-  const auto tile = [&](auto rows, int64_t i) {
-    multiply_tile<R, rows, kColumns>(a, i, weight.numbers + j * sizes.inner, weight.scales + j,
-                                     out + i * sizes.columns + j, sizes.columns);
-  };
+  constexpr int kRows = 2;
   int64_t i = 0;
-  for (; i + kRows <= sizes.rows; i += kRows) tile(std::integral_constant<int, kRows>(), i);
-  for (; i < sizes.rows; ++i) tile(std::integral_constant<int, 1>(), i);
-}
-
-template <class R, int kColumns>
-inline void multiply_all(const Product& sizes, const Rounded& a, const Quantized& weight, int64_t first, int64_t last,
-                         float* out, bool backwards) {
-  const int64_t whole = (last - first) / kColumns;
-  for (int64_t step = 0; step < whole; ++step)
-    multiply_columns<R, kColumns>(sizes, a, weight, first + kColumns * (backwards ? whole - 1 - step : step), out);
-  for (int64_t j = first + kColumns * whole; j < last; ++j) multiply_columns<R, 1>(sizes, a, weight, j, out);
+  for (; i + kRows <= sizes.rows; i += kRows) multiply_tile<R, kRows>(a, i, weight, j, sizes.columns, out);
+  for (; i < sizes.rows; ++i) multiply_tile<R, 1>(a, i, weight, j, sizes.columns, out);
 }
 
 }  // namespace
 
 Layout quantized_layout(const Product& sizes) {
   return marked_layout(Form{sizes.columns, sizes.inner, sizes.transpose_b},
-                       scales_bytes(sizes.columns) + sizes.columns * sizes.inner);
+                       Quantized::bytes(sizes.columns, sizes.inner));
 }
 
 bool is_quantized(const Layout& layout) { return is_marked<Form>(layout); }
@@ -316,13 +335,16 @@ void multiply_quantized(const Product& sizes, const float* a, const void* weight
   widest_register([&](auto wide) {
     for (int64_t i = 0; i < sizes.rows; ++i) rounded.round<decltype(wide)>(a, i);
   });
-  const Quantized numbers(const_cast<void*>(weight), sizes.columns);
-  const int64_t grain = std::max<int64_t>(8, kWideGrain / std::max<int64_t>(1, sizes.inner * sizes.rows));
-  parallel_for(sizes.columns, grain, [&](int64_t first, int64_t last) {
+  const Quantized numbers(const_cast<void*>(weight), sizes.columns, sizes.inner);
+  const int64_t grain = std::max<int64_t>(2, kWideGrain / std::max<int64_t>(1, kColumns * sizes.inner * sizes.rows));
+  parallel_for(divide_up(sizes.columns, kColumns), grain, [&](int64_t first, int64_t last) {
+    const int64_t blocks = divide_up(last - first, kBlock);
     widest_register([&](auto wide) {
-      using R = decltype(wide);
-      if (sizes.rows == 1) return multiply_all<R, 8>(sizes, rounded, numbers, first, last, out, backwards);
-      multiply_all<R, 4>(sizes, rounded, numbers, first, last, out, backwards);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t from = first + kBlock * (backwards ? blocks - 1 - block : block);
+        for (int64_t group = from; group < std::min(from + kBlock, last); ++group)
+          multiply_columns<decltype(wide)>(sizes, rounded, numbers, group * kColumns, out);
+      }
     });
   });
 }
