@@ -7,16 +7,12 @@
 //
 // Threads share out the heads of all samples. A head is one thread's, so results do not depend on how many there are.
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <type_traits>
 
 #include "kernels/attention.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu/device.h"
-#include "kernels/cpu/dots.h"
-#include "kernels/cpu/head_rows.h"
-#include "kernels/cpu/softmax_row.h"
+#include "kernels/cpu/attention_heads.h"
+#include "kernels/cpu/attention_single.h"
 #include "kernels/formula.h"
 #include "kernels/random_draws.h"
 #include "kernels/types.h"
@@ -28,7 +24,6 @@ using namespace attention;
 using cpu::copy_rows;
 using cpu::copy_transposed;
 using cpu::multiply;
-using cpu::padded_row;
 using cpu::row_step;
 using cpu::Rows;
 using cpu::SmallProduct;
@@ -117,154 +112,12 @@ std::vector<Term> attention_grad_formula(GradCall& call, const Terms& in) {
 
 // ---- CPU -----------------------------------------------------------------------------------------------------
 
-// Which keys a query may look at, and which of its weights dropout keeps.
-struct Selection {
-  MaskSteps mask_steps{};
-  bool masked = false, causal = false, dropped = false;
-  double kept_scale = 1;
-
-  explicit Selection(const KernelCall& call)
-      : masked(call.has(kMask)), causal(call.attrs.flag("causal")), dropped(call.has(kKept)) {
-    if (dropped) kept_scale = 1 / (1 - call.attrs.number("rate"));
-    if (masked) mask_steps = steps_of_mask(call.inputs[kMask].shape);
-  }
-
-  // Keys that some query before `last_query` may look at, and those that query `i` may.
-  int64_t keys_before(int64_t last_query, int64_t keys) const { return causal ? std::min(keys, last_query) : keys; }
-  int64_t keys_of(int64_t i, int64_t keys) const { return causal ? std::min(keys, i + 1) : keys; }
-  // Keys up to the last one that the mask lets one of the queries look at, one at least.
-  int64_t keys_in_sight(const int8_t* mask, int64_t batch, int64_t head, const Sizes& sizes) const {
-    if (!masked) return sizes.keys;
-    int64_t seen = std::min<int64_t>(sizes.keys, 1);
-    for (int64_t i = mask_steps[2] == 0 ? 1 : sizes.queries; i-- > 0;) {
-      const int8_t* const row = mask_of(mask, batch, head, i);
-      int64_t last = sizes.keys;
-      while (last > seen && row[(last - 1) * mask_steps[3]] == 0) --last;
-      seen = std::max(seen, last);
-    }
-    return seen;
-  }
-
-  // Scores that must not count become minus infinity.
-  template <class T>
-  void mask_row(const int8_t* mask, int64_t batch, int64_t head, int64_t query, int64_t n, T* scores) const {
-    if (!masked) return;
-    const int8_t* const row = mask_of(mask, batch, head, query);
-    const int64_t step = mask_steps[3];
-    for (int64_t j = 0; j < n; ++j) scores[j] = row[j * step] != 0 ? scores[j] : -std::numeric_limits<T>::infinity();
-  }
-
- private:
-  const int8_t* mask_of(const int8_t* mask, int64_t batch, int64_t head, int64_t query) const {
-    return mask + batch * mask_steps[0] + head * mask_steps[1] + query * mask_steps[2];
-  }
-};
-
-template <class T>
-void drop_row(const int8_t* kept, int64_t n, T scale, T* row) {
-  for (int64_t j = 0; j < n; ++j) {
-    const T scaled = row[j] * scale;  // taken always, so that the loop has no branch
-    row[j] = kept[j] != 0 ? scaled : T(0);
-  }
-}
-
-// Queries whose scores are held at a time: as many as keep them in cache beside the head's rows, and fewer where later
-// keys do not count, since a block looks at all the keys that its last query may look at.
-int64_t block_of(const Sizes& sizes, bool causal) {
-  constexpr int64_t kScores = 1 << 14;
-  return std::clamp<int64_t>(kScores / std::max<int64_t>(1, padded_row(sizes.keys)), 12, causal ? 36 : 132);
-}
-
-// As many as there are threads, when the work is worth waking them.
-int64_t parts_of(const Sizes& sizes) {
-  constexpr double kSmallFlops = 1e6;
-  const int64_t heads = std::max<int64_t>(1, sizes.batch * sizes.heads);
-  return sizes.flops() < kSmallFlops ? 1 : std::min<int64_t>(cpu::threads(), heads);
-}
-
-// What forward and backward share: sizes, the pieces of a thread's scratch, and the way over the heads.
-template <class T>
-class Heads {
- public:
-  Heads(const KernelCall& call, const Shape& query, const Shape& value)
-      : sizes(query, value),
-        select(call),
-        scale(static_cast<T>(call.attrs.number("scale"))),
-        block(block_of(sizes, select.causal)),
-        parts_(parts_of(sizes)) {}
-
-  // A head with the rows of its inputs and outputs.
-  struct Head {
-    const Heads& heads;
-    const LaunchCall& call;
-    T* scratch;
-    int64_t batch, head;
-
-    // The one that this thread looks at next; the last has none, and gives another thread's, or itself.
-    Head next() const {
-      const bool same = head + 1 < heads.sizes.heads;
-      const int64_t sample = same ? batch : std::min(batch + 1, heads.sizes.batch - 1);
-      return {heads, call, scratch, sample, same ? head + 1 : 0};
-    }
-    // The rows of an input that are the queries', or the keys'.
-    Rows<const T> of_queries(int i, int64_t width) const { return input(i, heads.sizes.queries, width); }
-    Rows<const T> of_keys(int i, int64_t width) const { return input(i, heads.sizes.keys, width); }
-
-    Rows<const T> input(int i, int64_t count, int64_t width) const { return rows(call.input<T>(i), count, width); }
-    Rows<T> output(int i, int64_t count, int64_t width) const { return rows(call.output<T>(i), count, width); }
-    // Of query `i` among all queries of all heads.
-    int64_t query_index(int64_t i) const { return (batch * heads.sizes.heads + head) * heads.sizes.queries + i; }
-
-   private:
-    template <class U>
-    Rows<U> rows(U* base, int64_t count, int64_t width) const {
-      const int64_t all = heads.sizes.heads;
-      return {base + (batch * count * all + head) * width, count, width, all * width};
-    }
-  };
-
-  // Calls run(Head) for every head, shared between threads.
-  template <class Run>
-  void for_each(const LaunchCall& call, const Run& run) const {
-    const int64_t heads = sizes.batch * sizes.heads;
-    cpu::parallel_for(parts_, 1, [&](int64_t first, int64_t last) {
-      for (int64_t part = first; part < last; ++part) {
-        T* scratch = static_cast<T*>(call.scratch) + part * scratch_count_;
-        for (int64_t i = heads * part / parts_; i < heads * (part + 1) / parts_; ++i)
-          run(Head{*this, call, scratch, i / sizes.heads, i % sizes.heads});
-      }
-    });
-  }
-
-  // A piece of scratch for `rows` rows; gives its place in a thread's scratch.
-  int64_t reserve(int64_t rows, int64_t width) {
-    const int64_t place = scratch_count_;
-    scratch_count_ = checked_sum(place, checked_product(std::max<int64_t>(rows, 1), row_step(width)));
-    return place;
-  }
-  int64_t scratch_bytes() const {
-    return checked_product(parts_, checked_product(scratch_count_, static_cast<int64_t>(sizeof(T))));
-  }
-
-  const Sizes sizes;
-  const Selection select;
-  const T scale;
-  const int64_t block;
-
- private:
-  int64_t parts_;
-  int64_t scratch_count_ = 0;
-};
-
-// A single query, as of a text that grows word by word, reads keys and values where they lie, once: laying them out
-// anew would take longer than all else.
 template <class T>
 class Forward {
  public:
   explicit Forward(KernelCall& call)
       : heads_(call, call.inputs[kQuery].shape, call.inputs[kValue].shape),
-        is_single_(std::is_same_v<T, float> && sizes().queries == 1),
-        key_(is_single_ ? heads_.reserve(1, sizes().width) : heads_.reserve(sizes().width, sizes().keys)),
+        key_(heads_.reserve(sizes().width, sizes().keys)),
         value_(heads_.reserve(sizes().keys, sizes().value_width)),
         weights_(heads_.reserve(heads_.block, sizes().keys)),
         out_(heads_.reserve(heads_.block, sizes().value_width)) {
@@ -277,8 +130,8 @@ class Forward {
       const int8_t* const mask = call.input<int8_t>(kMask);
       const int64_t seen = heads_.select.keys_in_sight(mask, head.batch, head.head, sizes());
       const auto seen_of = [&](int i, int64_t width) { return head.of_keys(i, width).part(0, seen); };
-      if (!is_single_) copy_transposed(seen_of(kKey, sizes().width), heads_.scale, head.scratch + key_);
-      if (!values_in_place()) copy_rows(seen_of(kValue, sizes().value_width), head.scratch + value_);
+      copy_transposed(seen_of(kKey, sizes().width), heads_.scale, head.scratch + key_);
+      copy_rows(seen_of(kValue, sizes().value_width), head.scratch + value_);
       for (int64_t first = 0; first < sizes().queries; first += heads_.block)
         run_block(head, seen, first, std::min(heads_.block, sizes().queries - first));
     });
@@ -288,8 +141,6 @@ class Forward {
   using Head = typename Heads<T>::Head;
 
   const Sizes& sizes() const { return heads_.sizes; }
-  // Whole registers may be read of them.
-  bool values_in_place() const { return is_single_ && sizes().value_width == padded_row(sizes().value_width); }
 
   void run_block(const Head& head, int64_t seen, int64_t first, int64_t count) const {
     const int64_t queries = sizes().queries, width = sizes().width, value_width = sizes().value_width;
@@ -297,70 +148,23 @@ class Forward {
     const int64_t step = row_step(seen);
     T *const scratch = head.scratch, *weights = scratch + weights_;
     const Rows<const T> query = head.of_queries(kQuery, width).part(first, count);
-    const Rows<const T> laid_out{scratch + value_, sizes().keys, value_width, row_step(value_width)};
-    const Rows<const T> value = values_in_place() ? head.of_keys(kValue, value_width) : laid_out;
     const Target<T> out(head.output(0, queries, value_width).part(first, count), scratch + out_);
-    if (is_single_) {
-      score(head, keys, weights);
-    } else {
-      multiply(SmallProduct<T>{count, keys, width, query.strided(), scratch + key_, step, weights, step});
-    }
+    multiply(SmallProduct<T>{count, keys, width, query.strided(), scratch + key_, step, weights, step});
     const Head next = head.next();
     cpu::widest([&] {
       for (int64_t i = 0; i < count; ++i) {
-        weigh(head, first + i, keys, weights + i * step);
+        heads_.weigh(head, first + i, keys, weights + i * step);
         next.of_queries(kQuery, width).fetch(first + i);
         next.of_keys(kKey, width).fetch(first + i);
         next.of_keys(kValue, value_width).fetch(first + i);
       }
     });
-    multiply(
-        SmallProduct<T>{count, value_width, keys, {weights, step, 1}, value.data, value.step, out.data(), out.step()});
+    multiply(SmallProduct<T>{
+        count, value_width, keys, {weights, step, 1}, scratch + value_, row_step(value_width), out.data(), out.step()});
     out.finish();
   }
 
-  // The scores of the single query. Values are fetched with the keys beside them, as they are read next.
-  void score(const Head& head, int64_t keys, T* row) const {
-    if constexpr (std::is_same_v<T, float>) {
-      constexpr int kTile = 8, kAhead = 24;  // keys
-      const int64_t width = sizes().width;
-      const Rows<const T> key = head.of_keys(kKey, width), value = head.of_keys(kValue, sizes().value_width);
-      T* const query = head.scratch + key_;
-      for (int64_t c = 0; c < width; ++c) query[c] = heads_.scale * head.of_queries(kQuery, width).data[c];
-      cpu::widest_register([&](auto wide) {
-        using R = decltype(wide);
-        int64_t j = 0;
-        for (; j + kTile <= keys; j += kTile) {
-          for (int64_t i = j + kAhead; i < j + kAhead + kTile; ++i) {
-            key.fetch(i);
-            value.fetch(i);
-          }
-          cpu::dots<R, 1, kTile, 1>(width, query, 0, key.row(j), key.step, row + j);
-        }
-        for (; j < keys; ++j) cpu::dots<R, 1, 1, 1>(width, query, 0, key.row(j), key.step, row + j);
-      });
-    }
-  }
-
-  // Makes weights of a query's scores.
-  void weigh(const Head& head, int64_t query, int64_t keys, T* row) const {
-    const int64_t n = std::min(keys, heads_.select.keys_of(query, sizes().keys));
-    heads_.select.mask_row(head.call.template input<int8_t>(kMask), head.batch, head.head, query, n, row);
-    const T top = cpu::largest(row, n);
-    const T shift = top > -std::numeric_limits<T>::infinity() ? top : T(0);
-    const double sum = cpu::exponentials(row, n, shift, row);
-    head.call.template output<T>(1)[head.query_index(query)] = static_cast<T>(shift + std::log(sum));
-    const T scale = sum == 0 ? T(0) : static_cast<T>(heads_.select.kept_scale / sum);  // 0: nothing may be looked at
-    if (heads_.select.dropped) {
-      drop_row(head.call.template input<int8_t>(kKept) + head.query_index(query) * sizes().keys, n, scale, row);
-    } else {
-      for (int64_t j = 0; j < n; ++j) row[j] *= scale;
-    }
-    std::fill(row + n, row + keys, T(0));
-  }
-
   Heads<T> heads_;
-  const bool is_single_;
   const int64_t key_, value_, weights_, out_;  // places in the scratch
 };
 
@@ -478,6 +282,10 @@ Launch prepare(KernelCall& call) {
   return visit_floating(call.inputs[kQuery].dtype, [&](auto zero) -> Launch { return Pass<decltype(zero)>(call); });
 }
 
+Launch prepare_forward(KernelCall& call) {
+  return call.inputs[kQuery].shape[1] == 1 ? prepare<Single>(call) : prepare<Forward>(call);
+}
+
 double attention_flops(const KernelCall& call, int products) {
   return products * Sizes(call.inputs[kQuery].shape, call.inputs[kValue].shape).flops();
 }
@@ -516,7 +324,7 @@ void add_attention(Catalog& catalog) {
   op.attrs = attention_attrs();
   op.infer = infer_attention;
   op.grad = attention_grads;
-  op.cpu = {prepare<Forward>};
+  op.cpu = {prepare_forward};
   op.flops = [](const KernelCall& call) { return attention_flops(call, 2); };
   const Attrs scaled{{"scale", 0.7}}, causal{{"scale", 1.0}, {"causal", true}};
   op.examples = {{{query, key, value}, scaled},

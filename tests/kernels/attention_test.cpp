@@ -107,25 +107,42 @@ TEST_CASE("a query that may look at no key gives zeros and has no gradient") {
 
 TEST_CASE("a single query sees what several see") {
   Session session = make_session();
+  const auto twice = [&](const Tensor& x, int64_t axis) {
+    return session.evaluate("concat", {x, x}, {{"axis", axis}})[0];
+  };
+  const auto first_of = [&](const Tensor& x, int64_t axis) {
+    Ints size(x.shape().begin(), x.shape().end());
+    size[axis] = 1;
+    return session.evaluate("slice", {x}, {{"begin", Ints(size.size(), 0)}, {"size", size}})[0];
+  };
   for (const int64_t keys : {1, 7, 8, 45}) {
     for (const auto& [width, value_width] : {std::pair<int64_t, int64_t>{5, 7}, {16, 32}, {40, 16}}) {
       CAPTURE(keys, width, value_width);
       const auto of = [](int64_t length, int64_t size) { return TensorType{DType::Float32, {2, length, 3, size}}; };
       const Tensor query = random_values(of(1, width), 1), key = random_values(of(keys, width), 2);
       const Tensor value = random_values(of(keys, value_width), 3);
-      Tensor mask = Tensor::allocate({DType::Int8, {2, 1, 1, keys}});
+      const std::vector<Tensor> exact{as_double(query), as_double(key), as_double(value)};
       Tensor kept = Tensor::allocate({DType::Int8, {2, 3, 1, keys}});
       for (int64_t i = 0; i < kept.count(); ++i) kept.data<int8_t>()[i] = i % 5 != 2;
-      // All keys, or the first ones of those there is room for.
-      for (const int64_t there_are : {keys, (keys + 2) / 3}) {
-        for (int64_t i = 0; i < mask.count(); ++i) mask.data<int8_t>()[i] = i % 3 != 1 && i % keys < there_are;
-        for (const bool causal : {false, true}) {
-          const Attrs attrs{{"scale", 0.4}, {"rate", 0.2}, {"causal", causal}};
-          const std::vector<Tensor> here =
-              session.evaluate("dot_product_attention", {query, key, value, mask, kept}, attrs);
-          const std::vector<Tensor> there = session.evaluate(
-              "dot_product_attention", {as_double(query), as_double(key), as_double(value), mask, kept}, attrs);
-          for (int i = 0; i < 2; ++i) CHECK(distance(here[i], there[i]) < 2e-6);
+      for (const int64_t masks : {1, 3}) {
+        Tensor mask = Tensor::allocate({DType::Int8, {2, masks, 1, keys}});
+        // All keys, or the first ones of those there is room for.
+        for (const int64_t there_are : {keys, (keys + 2) / 3}) {
+          for (int64_t i = 0; i < mask.count(); ++i)
+            mask.data<int8_t>()[i] = i % 3 != 1 && i % keys < there_are + i / keys;
+          for (const bool causal : {false, true}) {
+            const Attrs attrs{{"scale", 0.4}, {"rate", 0.2}, {"causal", causal}};
+            const auto here = session.evaluate("dot_product_attention", {query, key, value, mask, kept}, attrs);
+            const auto alone =
+                session.evaluate("dot_product_attention", {exact[0], exact[1], exact[2], mask, kept}, attrs);
+            const auto together = session.evaluate(
+                "dot_product_attention", {twice(exact[0], 1), exact[1], exact[2], mask, twice(kept, 2)}, attrs);
+            for (int64_t i = 0; i < 2; ++i) {
+              const Tensor wanted = first_of(together[i], i == 0 ? 1 : 2);
+              CHECK(distance(here[i], wanted) < 2e-6);
+              CHECK(distance(alone[i], wanted) < 1e-14);
+            }
+          }
         }
       }
     }
@@ -133,18 +150,26 @@ TEST_CASE("a single query sees what several see") {
 }
 
 TEST_CASE("a single query does not read what lies behind the last key that it may look at") {
-  Session session = make_session();
+  constexpr int64_t heads = 4, width = 64, room = 2048;  // enough for two threads
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  const Tensor query = random_values({DType::Float32, {1, 1, 2, 8}}, 1);
-  Tensor key = random_values({DType::Float32, {1, 40, 2, 8}}, 2), value = random_values(key.type(), 3);
-  Tensor mask = Tensor::allocate({DType::Int8, {40}});
-  for (int64_t i = 0; i < 40; ++i) mask.data<int8_t>()[i] = i < 9;
-  const std::vector<Tensor> wanted =
-      session.evaluate("dot_product_attention", {query, key, value, mask}, {{"scale", 1.0}});
-  for (Tensor* const all : {&key, &value}) std::fill(all->data<float>() + 9 * 16, all->data<float>() + 40 * 16, nan);
-  const std::vector<Tensor> got =
-      session.evaluate("dot_product_attention", {query, key, value, mask}, {{"scale", 1.0}});
-  for (int i = 0; i < 2; ++i) CHECK(distance(got[i], wanted[i]) == 0);
+  const Tensor query = random_values({DType::Float32, {1, 1, heads, width}}, 1);
+  for (const int64_t masks : {int64_t{1}, heads}) {
+    Tensor key = random_values({DType::Float32, {1, room, heads, width}}, 2), value = random_values(key.type(), 3);
+    Tensor mask = Tensor::allocate({DType::Int8, {masks, 1, room}});
+    const auto is_seen = [](int64_t j, int64_t head) { return j < 900 + 4 * head; };
+    for (int64_t i = 0; i < mask.count(); ++i) mask.data<int8_t>()[i] = is_seen(i % room, i / room);
+    const auto attend = [&](int threads) {
+      return make_session(threads).evaluate("dot_product_attention", {query, key, value, mask}, {{"scale", 1.0}});
+    };
+    const std::vector<Tensor> wanted = attend(1);
+    for (Tensor* const all : {&key, &value})
+      for (int64_t i = 0; i < key.count(); ++i)
+        if (!is_seen(i / (heads * width), masks == 1 ? 0 : i / width % heads)) all->data<float>()[i] = nan;
+    for (const int threads : {1, 2}) {
+      const std::vector<Tensor> got = attend(threads);
+      for (int i = 0; i < 2; ++i) CHECK(distance(got[i], wanted[i]) == 0);
+    }
+  }
 }
 
 TEST_CASE("a NaN among the scores is not lost") {
