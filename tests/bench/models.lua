@@ -29,6 +29,30 @@ end
 --- One layer of 4096 units, as nets that write texts have many. Values (batch, 4096).
 function models.wide(values) return flow.layers.dense(values, 4096, { name = "wide" }) end
 
+--- The next word of a text: the 12 layers of 12 heads of GPT-2 with 124 million weights (Radford and others, 2019),
+--- over 128 earlier words, whose keys and values are kept. What the word is read as, (1, 768); logits (1, 50257).
+function models.writer(x)
+  local width, heads, words, earlier = 768, 12, 50257, 128
+  for i = 1, 12 do
+    local name = ("writer-%d-"):format(i)
+    local function dense(y, units, part) return flow.layers.dense(y, units, { name = name .. part }) end
+    local function kept(part)
+      return flow.get_variable(name .. part, { shape = { 1, earlier, heads, width / heads }, trainable = false,
+                                               initializer = flow.random_normal_initializer() })
+    end
+    local y = flow.layers.layer_norm(x, { name = name .. "norm1" })
+    local function of_heads(part) return flow.reshape(dense(y, width, part), { 1, 1, heads, -1 }) end
+    local seen = flow.nn.dot_product_attention(of_heads("query"), of_heads("key"), of_heads("value"),
+      { past_key = kept("keys"), past_value = kept("values") })
+    x = x + dense(flow.reshape(seen, { 1, width }), width, "out")
+    local hidden = dense(flow.layers.layer_norm(x, { name = name .. "norm2" }), 4 * width, "hidden")
+    x = x + dense(flow.math.gelu(hidden), width, "output")
+  end
+  local table_of_words = flow.get_variable("writer-words", { shape = { words, width },
+                                                             initializer = flow.random_normal_initializer() })
+  return flow.matmul(flow.layers.layer_norm(x, { name = "writer-norm" }), table_of_words, { transpose_b = true })
+end
+
 --- ResNet-18 for images of CIFAR's size, (batch, 3, 32, 32): a 3x3 stem without pooling, then four stages of two
 --- residual blocks with 64, 128, 256 and 512 channels.
 function models.resnet18(images)

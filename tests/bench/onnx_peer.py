@@ -26,9 +26,9 @@ class Net:
         self.nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
         return output
 
-    def constant(self, values):
+    def constant(self, values, dtype=numpy.float32):
         name = f"w{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(values.astype(numpy.float32), name))
+        self.weights.append(numpy_helper.from_array(values.astype(dtype), name))
         return name
 
     def weight(self, *shape):
@@ -53,6 +53,22 @@ class Net:
 
     def dense(self, x, size, units):
         return self.op("Gemm", x, self.weight(units, size), self.weight(units), transB=1)
+
+    def norm(self, x, size):
+        """Of rows, as it is exported in operators of this version."""
+        distance = self.op("Sub", x, self.op("ReduceMean", x, axes=[1]))
+        variance = self.op("ReduceMean", self.op("Mul", distance, distance), axes=[1])
+        deviation = self.op("Sqrt", self.op("Add", variance, self.constant(numpy.array(1e-5))))
+        scaled = self.op("Mul", self.op("Div", distance, deviation), self.weight(size))
+        return self.op("Add", scaled, self.weight(size))
+
+    def gelu(self, x):
+        erf = self.op("Erf", self.op("Div", x, self.constant(numpy.sqrt(numpy.array(2)))))
+        doubled = self.op("Mul", x, self.op("Add", erf, self.constant(numpy.array(1))))
+        return self.op("Mul", doubled, self.constant(numpy.array(0.5)))
+
+    def reshaped(self, x, *shape):
+        return self.op("Reshape", x, self.constant(numpy.array(shape), numpy.int64))
 
     def model(self, output, output_shape):
         graph = helper.make_graph(
@@ -98,6 +114,27 @@ def mlp(batch):
 def wide(batch):
     net = Net(batch, 4096)
     return net.model(net.dense("x", 4096, 4096), [batch, 4096])
+
+
+def writer(batch):
+    """Over 128 earlier words, whose keys and values are kept."""
+    net = Net(batch, 768)
+    x = "x"
+
+    def heads(y):
+        return net.reshaped(net.dense(y, 768, 768), 12, 1, 64)
+
+    for _ in range(12):
+        y = net.norm(x, 768)
+        keys = net.op("Concat", net.weight(12, 128, 64), heads(y), axis=1)
+        values = net.op("Concat", net.weight(12, 128, 64), heads(y), axis=1)
+        scores = net.op("MatMul", heads(y), net.op("Transpose", keys, perm=[0, 2, 1]))
+        scores = net.op("Softmax", net.op("Div", scores, net.constant(numpy.array(8))), axis=-1)
+        seen = net.reshaped(net.op("MatMul", scores, values), 1, 768)
+        x = net.op("Add", x, net.dense(seen, 768, 768))
+        hidden = net.gelu(net.dense(net.norm(x, 768), 768, 4 * 768))
+        x = net.op("Add", x, net.dense(hidden, 4 * 768, 768))
+    return net.model(net.dense(net.norm(x, 768), 768, 50257), [batch, 50257])
 
 
 def policy(batch):
@@ -162,6 +199,8 @@ ROWS = {
     "MobileNetV2 predict, batch 1": lambda: calls(mobilenet, 1),
     "dense 4096, batch 1": lambda: calls(lambda batch: start(wide(batch)), 1),
     "dense 4096, batch 1, 8 bits": lambda: calls(lambda batch: start(quantized(wide(batch))), 1),
+    "a word of a text, 124 million weights": lambda: calls(lambda batch: start(writer(batch)), 1),
+    "a word of a text, 124 million weights, 8 bits": lambda: calls(lambda batch: start(quantized(writer(batch))), 1),
     "policy predict, batch 1": lambda: calls(policy, 1),
     "call of relu(x + 1) on 5 floats": lambda: calls(relu, 5),
 }

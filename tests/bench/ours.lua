@@ -304,7 +304,7 @@ local function asynchronous_calls()
 end
 
 -- What an op gives is dropped at once, as PyTorch's is.
-local function wide_row() return np.random.uniform(0, 1, { 1, 4096 }):astype(flow.float) end
+local function row_of(count) return np.random.uniform(0, 1, { 1, count }):astype(flow.float) end
 
 local function predicting_op(op)
   local x = np.random.uniform(op.low, 1, op.shape):astype(flow.float)
@@ -333,8 +333,12 @@ local rows = {
   ["MLP predict, batch 1"] = function() return predicting(models.mlp, first(1, digits)) end,
   ["MLP predict, batch 1, bf16"] = function() return predicting(models.mlp, first(1, digits), "bf16") end,
   ["MLP predict, batch 100"] = function() return predicting(models.mlp, digits) end,
-  ["dense 4096, batch 1"] = function() return predicting(models.wide, wide_row()) end,
-  ["dense 4096, batch 1, 8 bits"] = function() return predicting(models.wide, wide_row(), "8 bits") end,
+  ["dense 4096, batch 1"] = function() return predicting(models.wide, row_of(4096)) end,
+  ["dense 4096, batch 1, 8 bits"] = function() return predicting(models.wide, row_of(4096), "8 bits") end,
+  ["a word of a text, 124 million weights"] = function() return predicting(models.writer, row_of(768)) end,
+  ["a word of a text, 124 million weights, 8 bits"] = function()
+    return predicting(models.writer, row_of(768), "8 bits")
+  end,
   ["ResNet-18 training"] = function() return training(models.resnet18, pictures) end,
   ["MobileNetV2 training, batch 32"] = function() return training(models.mobilenet, photos) end,
   ["MobileNetV2 predict, batch 1"] = function() return predicting(models.mobilenet, first(1, photos)) end,

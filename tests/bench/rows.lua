@@ -23,6 +23,8 @@ return {
   { name = "MobileNetV2 predict, batch 1", unit = "ms" },
   { name = "dense 4096, batch 1", unit = "us" },
   { name = "dense 4096, batch 1, 8 bits", unit = "us" },
+  { name = "a word of a text, 124 million weights", unit = "ms" },
+  { name = "a word of a text, 124 million weights, 8 bits", unit = "ms" },
   { name = "policy predict, batch 1", unit = "us" },
   { name = "policy training, batch 32", unit = "us" },
   { name = "GRU training, 20 steps", unit = "us" },

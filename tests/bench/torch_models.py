@@ -1,4 +1,5 @@
 """The models of the benchmark in PyTorch; those of models.lua are the same, layer for layer."""
+import torch
 from torch import nn
 from torch.nn import functional as F
 
@@ -115,6 +116,34 @@ class Wide(nn.Module):
 
     def forward(self, x):
         return self.layer(x)
+
+
+class WriterLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(768), nn.LayerNorm(768)
+        self.query, self.key, self.value, self.out = (nn.Linear(768, 768) for _ in range(4))
+        self.hidden, self.output = nn.Linear(768, 4 * 768), nn.Linear(4 * 768, 768)
+        for name in ("keys", "values"):
+            self.register_buffer(name, torch.randn(12, 128, 64))
+
+    def forward(self, x):
+        y = self.norm1(x)
+        query, key, value = (part(y).view(12, 1, 64) for part in (self.query, self.key, self.value))
+        scores = query @ torch.cat((self.keys, key), 1).transpose(1, 2) / 8
+        x = x + self.out((F.softmax(scores, -1) @ torch.cat((self.values, value), 1)).view(1, 768))
+        return x + self.output(F.gelu(self.hidden(self.norm2(x))))
+
+
+class Writer(nn.Module):
+    """The next word of a text, as GPT-2 finds it, over 128 earlier ones."""
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(WriterLayer() for _ in range(12)))
+        self.norm, self.words = nn.LayerNorm(768), nn.Linear(768, 50257, bias=False)
+
+    def forward(self, x):
+        return self.words(self.norm(self.layers(x)))
 
 
 class Policy(nn.Module):

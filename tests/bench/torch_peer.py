@@ -12,7 +12,7 @@ import torch
 import torch_ops
 from torch import nn
 from torch.nn import functional as F
-from torch_models import GRU, MLP, LeNet, MobileNet, Policy, ResNet18, Transformer, Wide
+from torch_models import GRU, MLP, LeNet, MobileNet, Policy, ResNet18, Transformer, Wide, Writer
 
 threads = int(sys.argv[1])
 torch.set_num_threads(threads)
@@ -98,9 +98,9 @@ def predicting(make, *shape, bf16=False):
     return {mode + layout: configured for mode, layout in itertools.product(modes, layouts)}
 
 
-def quantized():
-    """Its layer as PyTorch quantizes layers for predictions: weights in 8 bits, and what comes in while it runs."""
-    return torch.quantization.quantize_dynamic(Wide().eval(), {nn.Linear}, dtype=torch.qint8)
+def quantized(make):
+    """With layers as PyTorch quantizes them for predictions: weights in 8 bits, and what comes in while it runs."""
+    return lambda: torch.quantization.quantize_dynamic(make().eval(), {nn.Linear}, dtype=torch.qint8)
 
 
 def relu_calls():
@@ -140,7 +140,9 @@ ROWS = {
     "MobileNetV2 predict, batch 1": lambda: predicting(MobileNet, 1, 3, 96, 96),
     "transformer training": lambda: training(Transformer, 16, 128, 256),
     "dense 4096, batch 1": lambda: predicting(Wide, 1, 4096),
-    "dense 4096, batch 1, 8 bits": lambda: predicting(quantized, 1, 4096),
+    "dense 4096, batch 1, 8 bits": lambda: predicting(quantized(Wide), 1, 4096),
+    "a word of a text, 124 million weights": lambda: predicting(Writer, 1, 768),
+    "a word of a text, 124 million weights, 8 bits": lambda: predicting(quantized(Writer), 1, 768),
     "policy predict, batch 1": lambda: predicting(Policy, 1, 8),
     "policy training, batch 32": lambda: training(Policy, 32, 8),
     "GRU training, 20 steps": lambda: training(GRU, 16, 20, 8),
