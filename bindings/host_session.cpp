@@ -165,7 +165,7 @@ bool HostSession::idle() const {
 
 bool HostSession::deliver() {
   const std::shared_ptr<Session> engine = state_->newest;  // kept: the host's function may shut it down
-  if (!engine || state_->looks_at_each_poll || engine->executor().profile()) return false;
+  if (!engine || state_->looks_at_each_poll || engine->profile()) return false;
   if (engine->completions().empty() || engine->completions().announced()) return false;
   const Completion* next = engine->front();
   HostRun* const waiting = next ? runs.find(next->run) : nullptr;

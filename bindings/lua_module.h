@@ -34,8 +34,10 @@ int publish_weights(lua_State* L);
 int profile_start(lua_State* L);
 int profile_note(lua_State* L);
 int profile_stop(lua_State* L);
-// A method of plans.
+// Methods of plans, and of prepared calls, which have one.
+int plan_info(lua_State* L);
 int plan_steps(lua_State* L);
+const Plan& plan_at(lua_State* L, int index);
 
 // Makes the prepared call of what prepared.parts of the library gives, four values at `index`: a graph, the first and
 // the last token of its results, and its counters, { next, step, next, step, ... }.

@@ -114,11 +114,18 @@ void push_feed(lua_State* L, const PlannedFeed& feed) {
   set_type(L, feed.type);
 }
 
-int info(lua_State* L) {
+}  // namespace
+
+const Plan& plan_at(lua_State* L, int index) {
+  if (const PreparedBox* const prepared = find_box<PreparedBox>(L, index)) return prepared->call->plan();
+  return *box_at<PlanBox>(L, index, "a plan").plan;
+}
+
+int plan_info(lua_State* L) {
   const Plan* plan = nullptr;
   std::string& device = push_box<std::string>(L);
   protect(L, [&] {
-    plan = self(L).plan.get();
+    plan = &plan_at(L, 1);
     device = plan->device->describe();
   });
   lua_createtable(L, 0, 14);
@@ -140,6 +147,8 @@ int info(lua_State* L) {
   set_list(L, "feeds", plan->feeds, push_feed);
   return 1;
 }
+
+namespace {
 
 // plan:forgotten() -> the first of its variables that the session has forgotten, or nil
 int forgotten(lua_State* L) {
@@ -181,7 +190,7 @@ void add_plan(lua_State* L, State& state) {
                                       {"call", call},
                                       {"dump", dump},
                                       {"steps", plan_steps},
-                                      {"info", info},
+                                      {"info", plan_info},
                                       {"forgotten", forgotten},
                                       {"set_max_in_flight", set_max_in_flight},
                                       {nullptr, nullptr}};

@@ -185,9 +185,9 @@ int publish_weights(lua_State* L) {
 }
 
 void add_prepared(lua_State* L, State& state) {
-  static const luaL_Reg kMethods[] = {{"run", run},      {"inputs", inputs},   {"outputs", outputs},
-                                      {"reset", reset},  {"publish", publish}, {"generation", generation},
-                                      {nullptr, nullptr}};
+  static const luaL_Reg kMethods[] = {{"run", run},        {"inputs", inputs},    {"outputs", outputs},
+                                      {"reset", reset},    {"publish", publish},  {"generation", generation},
+                                      {"info", plan_info}, {"steps", plan_steps}, {nullptr, nullptr}};
   new_class(L, state, Tag::Prepared, finalize<PreparedBox>, "moonflow prepared call", kMethods);
 }
 

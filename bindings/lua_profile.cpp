@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "bindings/file.h"
 #include "bindings/json.h"
@@ -161,7 +162,7 @@ void trace_reads(const Plan& plan, std::vector<StepText>& texts) {
 int profile_start(lua_State* L) {
   protect(L, [&] {
     const size_t most = lua_isnoneornil(L, 2) ? Profile::kMost : static_cast<size_t>(integer_at(L, 2, "most"));
-    session_at(L).executor().attach(std::make_shared<Profile>(most));
+    session_at(L).attach(std::make_shared<Profile>(most));
   });
   return 0;
 }
@@ -169,7 +170,7 @@ int profile_start(lua_State* L) {
 // session:profile_note(name, begin, run): something that began at `begin` (of core.clock) and ends now
 int profile_note(lua_State* L) {
   protect(L, [&] {
-    const std::shared_ptr<Profile>& profile = session_at(L).executor().profile();
+    const std::shared_ptr<Profile>& profile = session_at(L).profile();
     if (!profile) return;
     ProfileEvent event;
     event.name = std::string(string_at(L, 2, "name"));
@@ -185,25 +186,26 @@ int profile_stop(lua_State* L) {
   lua_settop(L, 2);
   size_t count = 0, left_out = 0;
   protect(L, [&] {
-    const std::shared_ptr<Profile> profile = session_at(L).executor().attach(nullptr);
+    const std::shared_ptr<Profile> profile = session_at(L).attach(nullptr);
     if (!profile) return;
-    left_out = profile->left_out();
-    count = profile->events().size() + left_out;
-    if (!lua_isnil(L, 2)) replace_file(path_at(L, 2), trace_of(profile->events()), nullptr, 0);
+    std::vector<ProfileEvent> events;
+    std::tie(events, left_out) = profile->end();
+    count = events.size() + left_out;
+    if (!lua_isnil(L, 2)) replace_file(path_at(L, 2), trace_of(events), nullptr, 0);
   });
   lua_pushnumber(L, static_cast<double>(count));
   lua_pushnumber(L, static_cast<double>(left_out));
   return 2;
 }
 
-// plan:steps() -> list of { label, site, inputs, output, branch, flops, bytes, ns, launches, reads, feeds, variables,
-// written, taps }: reads are places in this list, from 1
+// plan:steps(), and of a prepared call too -> list of { label, site, inputs, output, branch, flops, bytes, ns,
+// launches, reads, feeds, variables, written, taps }: reads are places in this list, from 1
 int plan_steps(lua_State* L) {
   lua_settop(L, 1);
   auto& texts = keep<std::vector<StepText>>(L);
   const Plan* plan = nullptr;
   protect(L, [&] {
-    plan = box_at<PlanBox>(L, 1, "a plan").plan.get();
+    plan = &plan_at(L, 1);
     for (const Step& step : plan->steps) texts.push_back(describe_step(*plan, step));
     trace_reads(*plan, texts);
   });

@@ -221,6 +221,18 @@ void PreparedCall::take_newest() {
   generation_.fetch_add(1, std::memory_order_relaxed);
 }
 
+void PreparedCall::attach(std::shared_ptr<Profile> profile) {
+  const std::lock_guard<std::mutex> lock(attaching_);
+  profile_ = std::move(profile);
+  is_profiled_.store(profile_ != nullptr, std::memory_order_release);
+}
+
+std::shared_ptr<Profile> PreparedCall::attached() {
+  if (!is_profiled_.load(std::memory_order_acquire)) return nullptr;
+  const std::lock_guard<std::mutex> lock(attaching_);
+  return profile_;
+}
+
 void PreparedCall::count() {
   for (size_t i = 0; i < counters_.size(); ++i) {
     *counted_feeds_[i].data<int64_t>() = counters_[i].next;
@@ -236,7 +248,9 @@ void PreparedCall::run() {
   device_->enter();
   take_newest();
   count();
-  naming_job([&] { plan_->launch(*stream_, nullptr, [&] { return interrupted_.load(std::memory_order_relaxed); }); });
+  const std::shared_ptr<Profile> profile = attached();
+  const auto stopped = [&] { return interrupted_.load(std::memory_order_relaxed); };
+  naming_job([&] { plan_->launch(*stream_, nullptr, stopped, profile.get()); });
   if (!exit_waits_) exit_waits_ = exit_waits_from_here();
 }
 

@@ -56,6 +56,10 @@ class PreparedCall {
   // Stops the run under way before its next step, as long as it has written no state: it throws Interrupted. Any
   // thread, and a signal handler.
   void interrupt() noexcept { interrupted_.store(true, std::memory_order_release); }
+  // Tells a profile of every step of the runs to come, which then allocate and lock; nullptr: nobody. Any thread.
+  void attach(std::shared_ptr<Profile> profile);
+  // Between runs.
+  const Plan& plan() const { return *plan_; }
   // Times that a run has taken new weights.
   uint64_t generation() const { return generation_.load(std::memory_order_relaxed); }
 
@@ -79,6 +83,7 @@ class PreparedCall {
   void make_sets();
   void note_places();
   void take_newest();
+  std::shared_ptr<Profile> attached();
   void count();
   template <class Work>
   void naming_job(const Work& work);
@@ -106,6 +111,9 @@ class PreparedCall {
   std::mutex publishing_;  // between publishers; a run never takes it
   std::unique_ptr<Stream> publishing_stream_;
   std::atomic<uint64_t> generation_{0};
+  std::mutex attaching_;
+  std::shared_ptr<Profile> profile_;  // guarded by attaching_, which a run takes only where there is one
+  std::atomic<bool> is_profiled_{false};
 };
 
 }  // namespace moonflow

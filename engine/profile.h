@@ -1,5 +1,5 @@
-// What ran when: steps and runs, told by the executor, and whatever else somebody adds. Attached to an executor while
-// somebody looks; without one a run tests a pointer per step and no more.
+// What ran when: steps and runs, told by the executor and by prepared calls, and whatever else somebody adds. Attached
+// to a session while somebody looks; without one a run tests a pointer per step and no more.
 #pragma once
 
 #include <chrono>
@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace moonflow {
@@ -39,6 +40,7 @@ class Profile {
   void add(ProfileEvent event) {
     event.end_ns = now_ns();
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (ended_) return;
     if (events_.size() >= most_) {
       ++left_out_;
       return;
@@ -47,13 +49,18 @@ class Profile {
     events_.push_back(std::move(event));
   }
 
-  // Everything that is kept, in the order of the ends, and how many there were beyond. Call them once nothing runs.
-  const std::vector<ProfileEvent>& events() const { return events_; }
-  size_t left_out() const { return left_out_; }
+  // Everything that is kept, in the order of the ends, and how many there were beyond. Of what is still under way on
+  // other threads nothing is added. Once.
+  std::pair<std::vector<ProfileEvent>, size_t> end() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ended_ = true;
+    return {std::move(events_), left_out_};
+  }
 
  private:
   const size_t most_;
   std::mutex mutex_;
+  bool ended_ = false;
   size_t left_out_ = 0;
   std::map<std::thread::id, int> threads_;
   std::vector<ProfileEvent> events_;

@@ -73,6 +73,7 @@ std::shared_ptr<PreparedCall> Session::prepare(const Graph& graph, const std::st
   executor_.wait_idle();
   call->begin([this](const Variable& state) { return read(state.name); });
   publish(call);
+  call->attach(profile());
   drop_expired(prepared_);
   prepared_.push_back(call);
   return call;
@@ -109,6 +110,12 @@ int Session::publish() {
     if (call && hand_weights(call)) ++count;  // unless closed by another thread meanwhile
   }
   return count;
+}
+
+std::shared_ptr<Profile> Session::attach(std::shared_ptr<Profile> profile) {
+  for (const std::weak_ptr<PreparedCall>& held : prepared_)
+    if (const std::shared_ptr<PreparedCall> call = held.lock()) call->attach(profile);
+  return executor_.attach(std::move(profile));
 }
 
 RunId Session::submit(const std::shared_ptr<Plan>& plan, Executor::Submission submission) {

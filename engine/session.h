@@ -45,6 +45,9 @@ class Session {
   // gives the number of these. Waits for none of the runs: see Executor::in_turn.
   void publish(const std::shared_ptr<PreparedCall>& call);
   int publish();
+  // Tells a profile of every step from now on, also of prepared calls; nullptr: nobody. The one before is given back.
+  std::shared_ptr<Profile> attach(std::shared_ptr<Profile> profile);
+  const std::shared_ptr<Profile>& profile() const { return executor_.profile(); }
   // Gives the run's number, or 0 when too much is in flight.
   RunId submit(const std::shared_ptr<Plan>& plan, Executor::Submission submission);
   // The next completion and its removal, or both in one; see CompletionQueue.

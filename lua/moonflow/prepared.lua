@@ -5,6 +5,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local random_seed = require "moonflow.random_seed"
 local session = require "moonflow.session"
+local summary = require "moonflow.summary"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
 local variable = require "moonflow.variable"
@@ -13,11 +14,11 @@ local prepared = {}
 
 local Prepared = { kind = "prepared call" }
 Prepared.__index = Prepared
-arguments.publish("Prepared", "prepared", Prepared, "reset publish generation")
+arguments.publish("Prepared", "prepared", Prepared, "reset publish generation summary")
 
 setmetatable(Prepared, { __index = function(_, key)
-  errors.raise("not_found", "a prepared call has no '" .. tostring(key) .. "', but inputs, outputs, reset, publish "
-    .. "and generation; it is called as its job is")
+  errors.raise("not_found", "a prepared call has no '" .. tostring(key) .. "', but inputs, outputs, reset, publish, "
+    .. "generation and summary; it is called as its job is")
 end })
 
 -- What is to be done instead of an assignment that would reach no buffer.
@@ -190,6 +191,18 @@ end
 function Prepared:generation()
   arguments.check_self(self, Prepared, "prepared:generation")
   return self.handle:generation()
+end
+
+local summary_signature = arguments.signature("prepared:summary", { { "plan", "boolean", true } })
+
+--- The steps of its plan, which is another than the job's, with what a profile has measured of its calls, as
+--- job:summary { plan = true } gives them.
+--- @param plan? boolean  false: the ops of the body, as job:summary() gives them
+--- @return string
+function Prepared:summary(...)
+  arguments.check_self(self, Prepared, "prepared:summary")
+  if not summary_signature:parse(...).plan then return self.job:summary() end
+  return tostring(self) .. "\n" .. summary.plan_text(self.handle, 1)
 end
 
 --- "policy, prepared".

@@ -16,7 +16,7 @@ local start_signature = arguments.signature("flow.profiler.start", { { "path", "
 
 --- Begins a profile, after the runs submitted so far.
 --- @param path? string  the file that stop writes, of the first million of events; without one only
----                      job:summary { plan = true } learns from it
+---                      job:summary { plan = true } and prepared:summary() learn from it
 --- @error a profile is being taken
 function profiler.start(...)
   local path = start_signature:parse(...).path

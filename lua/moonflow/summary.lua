@@ -91,17 +91,23 @@ end
 
 -- ---- the plan -----------------------------------------------------------------------------------------------------
 
-local peak  -- of the CPU with the session's threads, in flops per second; measured once
+local peaks = {}  -- of the CPU with so many threads, in flops per second; measured once
 
-local function peak_flops()
-  peak = peak or core.measure_peak_flops(session.settings.threads or 0)
-  return peak
+local function peak_flops(threads)
+  peaks[threads] = peaks[threads] or core.measure_peak_flops(threads)
+  return peaks[threads]
+end
+
+local function ms_text(seconds)
+  return (seconds < 1e-4 and "%.5f" or "%.3f"):format(seconds * 1e3)
 end
 
 --- The steps of a plan in order, with their branches where there are several: those of one follow each other, and those
 --- of different ones go side by side where neither needs the other. Times come from the runs that a profile has seen.
-function summary.plan_text(handle)
+--- `threads`: those of its kernels; default: the session's.
+function summary.plan_text(handle, threads)
   local info, steps = handle:info(), handle:steps()
+  threads = threads or session.settings.threads or 0
   local right = { branch = true, ms = true, ["GFLOP/s"] = true, ["GB/s"] = true, peak = true }
   local rows = { { "step", "output", "ms", "GFLOP/s", "GB/s", "peak", "made at" } }
   local total, on_cpu = 0, info.device:find("^cpu")
@@ -111,11 +117,11 @@ function summary.plan_text(handle)
     if step.launches > 0 then
       local seconds = step.ns / step.launches / 1e9
       total = total + seconds
-      ms = ("%.3f"):format(seconds * 1e3)
+      ms = ms_text(seconds)
       gbytes = ("%.1f"):format(step.bytes / seconds / 1e9)
       if step.flops > 0 then
         gflops = ("%.1f"):format(step.flops / seconds / 1e9)
-        if on_cpu then share = ("%.0f%%"):format(100 * step.flops / seconds / peak_flops()) end
+        if on_cpu then share = ("%.0f%%"):format(100 * step.flops / seconds / peak_flops(threads)) end
       end
     end
     rows[#rows + 1] = { step.label, step.output, ms, gflops, gbytes, share, step.site }
@@ -126,8 +132,8 @@ function summary.plan_text(handle)
   local text = table_text(rows, right) .. "\n  " .. #steps .. " steps, " .. merged .. kept .. "the last "
     .. #steps - info.first_write .. " write variables; values take " .. marked(info.arena_bytes) .. " bytes, at least "
     .. marked(info.arena_lower_bound) .. (on_cpu and "" or "; on " .. info.device)
-  if total > 0 then return text .. ("; %.3f ms in steps"):format(total * 1e3) end
-  return text .. "\n  no times yet: flow.profiler.start(), run the job, flow.profiler.stop()"
+  if total > 0 then return text .. ("; %s ms in steps"):format(ms_text(total)) end
+  return text .. "\n  no times yet: flow.profiler.start(), run it, flow.profiler.stop()"
 end
 
 return summary

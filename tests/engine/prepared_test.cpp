@@ -237,3 +237,32 @@ TEST_CASE("a value that only kept steps read gives its place to what a run makes
     CHECK(values(call.outputs()[0]) == std::vector<float>{10 + w, 10 + w});
   }
 }
+
+TEST_CASE("a profile sees the steps of a prepared call, from any thread, until it ends") {
+  Net net;
+  PreparedCall call(net.graph, "net", net.device, 2, 2, {}, nullptr);
+  const auto profile = std::make_shared<Profile>();
+  call.run();
+  call.attach(profile);
+  call.run();
+  call.attach(nullptr);
+  call.run();
+  const std::vector<ProfileEvent> events = profile->end().first;
+  REQUIRE(events.size() == call.plan().steps.size() + 1);  // and the run
+  for (const ProfileEvent& event : events) CHECK(event.plan.get() == &call.plan());
+  CHECK(events.back().step == -1);
+  CHECK(call.plan().steps[0].spent.launches == 1);
+
+  std::atomic<bool> over{false};
+  std::thread loop([&] {
+    while (!over) call.run();
+  });
+  for (int i = 0; i < 200; ++i) {
+    const auto other = std::make_shared<Profile>();
+    call.attach(other);
+    call.attach(nullptr);
+    other->end();
+  }
+  over = true;
+  loop.join();
+}

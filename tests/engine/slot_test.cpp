@@ -354,14 +354,15 @@ TEST_CASE("a profile sees each step on an asynchronous device, and the recording
   for (int run = 0; run < 3; ++run) toy.call(plan, {floats({1, 1})});
   CHECK(toy.device->replays == 2);
   const auto profile = std::make_shared<Profile>();
-  toy.session.executor().attach(profile);
+  toy.session.attach(profile);
   toy.call(plan, {floats({1, 1})}, false);
-  toy.session.executor().attach(nullptr);
+  toy.session.attach(nullptr);
   CHECK(toy.device->replays == 2);
-  REQUIRE(profile->events().size() == 3);  // two steps and the run
-  CHECK(profile->events()[0].step == 0);
-  CHECK(profile->events()[1].step == 1);
-  CHECK(profile->events()[2].run == 4);
+  const std::vector<ProfileEvent> events = profile->end().first;
+  REQUIRE(events.size() == 3);  // two steps and the run
+  CHECK(events[0].step == 0);
+  CHECK(events[1].step == 1);
+  CHECK(events[2].run == 4);
   CHECK(plan->steps[0].spent.launches == 1);
   toy.call(plan, {floats({1, 1})});
   CHECK(toy.device->replays == 3);
