@@ -11,8 +11,8 @@
 
 #include "kernels/attention.h"
 #include "kernels/catalog.h"
+#include "kernels/cpu/attention_few.h"
 #include "kernels/cpu/attention_heads.h"
-#include "kernels/cpu/attention_single.h"
 #include "kernels/formula.h"
 #include "kernels/random_draws.h"
 #include "kernels/types.h"
@@ -283,7 +283,7 @@ Launch prepare(KernelCall& call) {
 }
 
 Launch prepare_forward(KernelCall& call) {
-  return call.inputs[kQuery].shape[1] == 1 ? prepare<Single>(call) : prepare<Forward>(call);
+  return call.inputs[kQuery].shape[1] <= Few<float>::kMost ? prepare<Few>(call) : prepare<Forward>(call);
 }
 
 double attention_flops(const KernelCall& call, int products) {

@@ -105,27 +105,29 @@ TEST_CASE("a query that may look at no key gives zeros and has no gradient") {
     for (const double x : numbers(grad)) REQUIRE(std::isfinite(x));
 }
 
-TEST_CASE("a single query sees what several see") {
+TEST_CASE("a few queries see what many see") {
   Session session = make_session();
-  const auto twice = [&](const Tensor& x, int64_t axis) {
-    return session.evaluate("concat", {x, x}, {{"axis", axis}})[0];
+  // Rows along an axis and four more times the same, so that there are many; and those of them that were there.
+  const auto many = [&](const Tensor& x, int64_t axis) {
+    return session.evaluate("concat", {x, x, x, x, x}, {{"axis", axis}})[0];
   };
-  const auto first_of = [&](const Tensor& x, int64_t axis) {
+  const auto first_of = [&](const Tensor& x, int64_t axis, int64_t count) {
     Ints size(x.shape().begin(), x.shape().end());
-    size[axis] = 1;
+    size[axis] = count;
     return session.evaluate("slice", {x}, {{"begin", Ints(size.size(), 0)}, {"size", size}})[0];
   };
-  for (const int64_t keys : {1, 7, 8, 45}) {
+  for (const auto& [queries, keys] :
+       {std::pair<int64_t, int64_t>{1, 1}, {1, 7}, {1, 8}, {1, 45}, {2, 17}, {3, 8}, {3, 45}, {4, 30}}) {
     for (const auto& [width, value_width] : {std::pair<int64_t, int64_t>{5, 7}, {16, 32}, {40, 16}}) {
-      CAPTURE(keys, width, value_width);
+      CAPTURE(queries, keys, width, value_width);
       const auto of = [](int64_t length, int64_t size) { return TensorType{DType::Float32, {2, length, 3, size}}; };
-      const Tensor query = random_values(of(1, width), 1), key = random_values(of(keys, width), 2);
+      const Tensor query = random_values(of(queries, width), 1), key = random_values(of(keys, width), 2);
       const Tensor value = random_values(of(keys, value_width), 3);
       const std::vector<Tensor> exact{as_double(query), as_double(key), as_double(value)};
-      Tensor kept = Tensor::allocate({DType::Int8, {2, 3, 1, keys}});
+      Tensor kept = Tensor::allocate({DType::Int8, {2, 3, queries, keys}});
       for (int64_t i = 0; i < kept.count(); ++i) kept.data<int8_t>()[i] = i % 5 != 2;
       for (const int64_t masks : {1, 3}) {
-        Tensor mask = Tensor::allocate({DType::Int8, {2, masks, 1, keys}});
+        Tensor mask = Tensor::allocate({DType::Int8, {2, masks, queries, keys}});
         // All keys, or the first ones of those there is room for.
         for (const int64_t there_are : {keys, (keys + 2) / 3}) {
           for (int64_t i = 0; i < mask.count(); ++i)
@@ -136,9 +138,9 @@ TEST_CASE("a single query sees what several see") {
             const auto alone =
                 session.evaluate("dot_product_attention", {exact[0], exact[1], exact[2], mask, kept}, attrs);
             const auto together = session.evaluate(
-                "dot_product_attention", {twice(exact[0], 1), exact[1], exact[2], mask, twice(kept, 2)}, attrs);
+                "dot_product_attention", {many(exact[0], 1), exact[1], exact[2], many(mask, 2), many(kept, 2)}, attrs);
             for (int64_t i = 0; i < 2; ++i) {
-              const Tensor wanted = first_of(together[i], i == 0 ? 1 : 2);
+              const Tensor wanted = first_of(together[i], i == 0 ? 1 : 2, queries);
               CHECK(distance(here[i], wanted) < 2e-6);
               CHECK(distance(alone[i], wanted) < 1e-14);
             }
