@@ -19,9 +19,7 @@ local variable = {}
 local records = {}
 session.on_close(function() records = {} end)
 
-local function shape_text(shape)
-  return "(" .. table.concat(shape, ", ") .. ")"
-end
+local function shape_text(shape) return "(" .. table.concat(shape, ", ") .. ")" end
 
 local function same_list(a, b)
   if #a ~= #b then return false end
@@ -32,9 +30,7 @@ local function same_list(a, b)
 end
 
 -- What is known of a variable: from this job, else from those before it.
-local function record_of(t, name)
-  return t.records[name] or records[name]
-end
+local function record_of(t, name) return t.records[name] or records[name] end
 
 -- Appends the variable to the job being traced and keeps its record.
 local function declare(t, given, where)
@@ -368,11 +364,7 @@ local function run_assignments(list)
   local plan = handle:compile(graph)
   local run
   while not run do
-    if inputs.seed then
-      run = plan:submit(true, nil, random_seed.array())
-    else
-      run = plan:submit(true, nil)
-    end
+    if inputs.seed then run = plan:submit(true, nil, random_seed.array()) else run = plan:submit(true, nil) end
     if not run then session.make_room() end
   end
   local problem = session.finish(run, ignore)
@@ -475,10 +467,11 @@ local function suggestion(name, types, values)
 end
 
 --- Gives variables the values of a table { name = ndarray }. Everything is checked before the first variable changes.
+--- Values of a narrower floating dtype, such as weights that are stored in bfloat16, become the variable's.
 --- @param values table              of flow.get_all_variables, flow.checkpoint.get or your own
 --- @param ignore_mismatch? boolean  default true: names that no variable of the jobs so far has are left out, and the
 ---                                  log sink is told once; false: they are an error
---- @error another shape or dtype; no ndarray
+--- @error another shape, or a dtype whose values the variable's does not hold; no ndarray
 function variable.load_variables(...)
   local given = load_signature:parse(...)
   variable.load(given.values, "flow.load_variables", function(unknown, types)
@@ -510,6 +503,11 @@ function variable.is_system(name)
   return record ~= nil and record.system == true
 end
 
+-- Does a variable of this dtype take values of that one as they are? Weights are often stored in 16 bits.
+local function holds(dtype, from)
+  return dtype == from or dtypes.floating[from] and dtypes.floating[dtype] and dtypes.promote(dtype, from) == dtype
+end
+
 --- Checks all values, calls `tell(names, types)` where some have no variable, and sets the others. `types` has those
 --- that there are, by name.
 function variable.load(values, where, tell)
@@ -525,10 +523,12 @@ function variable.load(values, where, tell)
     if arguments.kind(value) ~= "ndarray" then
       errors.raise("invalid_argument", where .. ": the value of '" .. tostring(name) .. "' must be an ndarray, got "
         .. arguments.describe(value) .. (entry and arguments.maker(value, entry.dtype, entry.shape) or ""))
-    elseif entry and (entry.dtype ~= value.dtype or entry.shape ~= value.shape) then
-      errors.raise("shape_mismatch", where .. ": variable '" .. name .. "' is " .. entry.dtype .. " "
-        .. tostring(entry.shape) .. ", the value is " .. value.dtype .. " " .. tostring(value.shape)
-        .. "; flow.load_variables takes the others without it, and flow.checkpoint.get reads those of a snapshot")
+    elseif entry and (entry.shape ~= value.shape or not holds(entry.dtype, value.dtype)) then
+      local fits = entry.shape == value.shape
+      errors.raise(fits and "dtype_mismatch" or "shape_mismatch", where .. ": variable '" .. name .. "' is "
+        .. entry.dtype .. " " .. tostring(entry.shape) .. ", the value is " .. value.dtype .. " "
+        .. tostring(value.shape) .. (fits and "; value:astype says that it is to be rounded"
+        or "; flow.load_variables takes the others without it, and flow.checkpoint.get reads those of a snapshot"))
     end
     names[#names + 1] = name
   end
@@ -539,7 +539,8 @@ function variable.load(values, where, tell)
   end
   if #unknown > 0 then tell(unknown, types) end
   for _, name in ipairs(names) do
-    if types[name] then handle:write(name, values[name]) end
+    local value, dtype = values[name], types[name] and types[name].dtype
+    if dtype then handle:write(name, value.dtype == dtype and value or value:astype(dtype)) end
   end
 end
 

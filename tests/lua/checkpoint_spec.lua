@@ -167,6 +167,25 @@ describe("a checkpoint", function()
     end)
   end
 
+  it("takes values of narrower floats for what they are, as files of others have them, and no wider ones", function()
+    define({ 2 })
+    local path = folder .. "/half.safetensors"
+    for _, dtype in ipairs({ flow.bfloat16, flow.float16 }) do
+      flow.checkpoint.save(path, { w = np.array({ 1.5, -3 }, dtype) }, { overwrite = true })
+      flow.load_variables { w = np.zeros({ 2 }) }
+      flow.train.CheckPoint():load(path)
+      assert.equal(np.array({ 1.5, -3 }, flow.float), variables().w)
+      flow.load_variables { w = np.array({ 7, 0.25 }, dtype) }
+      assert.equal(np.array({ 7, 0.25 }, flow.float), variables().w)
+    end
+    raises("dtype_mismatch", "the value is float64 (2); value:astype says that it is to be rounded",
+      flow.load_variables, { w = np.zeros({ 2 }, flow.double) })
+    raises("dtype_mismatch", "the value is int32 (2); value:astype", flow.load_variables,
+      { w = np.zeros({ 2 }, flow.int32) })
+    raises("shape_mismatch", "the value is bfloat16 (3); flow.load_variables takes the others without it",
+      flow.load_variables, { w = np.zeros({ 3 }, flow.bfloat16) })
+  end)
+
   it("is seen by a job that keeps what follows from variables, as is every other write", function()
     local train_job = define({ 2 })
     local square = flow.global_function { returns = tp.Numpy } (function()
