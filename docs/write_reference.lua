@@ -12,19 +12,26 @@ local function sorted(set)
   return keys
 end
 
--- A function has a section under the first of its names, and the others are told there; names of an op stand in a list.
+-- A function has a section under the name that its signature has, or else the first of its names, and the others are
+-- told there; names of an op stand in a list.
 local paths, folders, others, of_ops = help.paths(), {}, {}, {}
 do
   local first = {}
+  for path, value in pairs(paths) do
+    local signature = type(value) == "function" and arguments.signature_of(value)
+    if signature and signature.where:gsub("^np%.", "flow.np.") == path then first[value] = path end
+  end
   for _, path in ipairs(sorted(paths)) do
     local value, folder = paths[path], path:match("^(.*)%.")
     local signature = type(value) == "function" and ops.signature(value)
     if signature then
       if signature.where ~= path then of_ops[#of_ops + 1] = ("* `%s` is `%s`"):format(path, signature.where) end
-    elseif type(value) == "function" and first[value] then
-      table.insert(others[first[value]], "`" .. path .. "`")
+    elseif type(value) == "function" and (first[value] or path) ~= path then
+      local own = first[value]
+      others[own] = others[own] or {}
+      table.insert(others[own], "`" .. path .. "`")
     elseif type(value) == "function" then
-      first[value], others[path] = path, {}
+      first[value] = path
       folders[folder] = folders[folder] or {}
       table.insert(folders[folder], path)
     end

@@ -13,7 +13,7 @@ local fail = errors.raise
 local dataset = {}
 
 local Dataset = {}
-arguments.publish("Dataset", "set", Dataset, "batches")
+arguments.publish("Dataset", "dataset", Dataset, "batches")
 arguments.answer(Dataset, "a data set", {
   shuffle = "flow.data.Dataset(arrays, size, { shuffle = true }) takes its rows in random order",
   batch = "set:batches() goes through its batches", map = "a loop over set:batches() changes what it gets",

@@ -112,12 +112,11 @@ local function whole(called, lines, signature)
   return table.concat(parts, "\n") .. (#texts > 1 and "\n" .. table.concat(texts, "\n") or "")
 end
 
--- "(a, b, ...)"; a method's without the value before the colon.
+-- "(a, b, ...)"; a method's without the value before the colon, which flow.np.random's have not.
 local function parameters_text(f, info, path)
   local names = {}
-  for i = path and path:find(":", 1, true) and 2 or 1, info.nparams do
-    names[#names + 1] = debug.getlocal(f, i) or "?"
-  end
+  local is_method = path and path:find(":", 1, true) or debug.getlocal(f, 1) == "self"
+  for i = is_method and 2 or 1, info.nparams do names[#names + 1] = debug.getlocal(f, i) or "?" end
   if info.isvararg then names[#names + 1] = "..." end
   return "(" .. table.concat(names, ", ") .. ")"
 end

@@ -208,9 +208,9 @@ end
 define("xavier_uniform_initializer", { { "data_format", "string", "" } }, xavier("random_uniform"))
 --- Normal with variance 2 / (fan_in + fan_out).
 define("xavier_normal_initializer", { { "data_format", "string", "" } }, xavier("random_normal"))
---- Another name of xavier_uniform_initializer.
+--- xavier_uniform_initializer by its author's other name: uniform in +-sqrt(6 / (fan_in + fan_out)).
 initializer.glorot_uniform_initializer = initializer.xavier_uniform_initializer
---- Another name of xavier_normal_initializer.
+--- xavier_normal_initializer by its author's other name: normal with variance 2 / (fan_in + fan_out).
 initializer.glorot_normal_initializer = initializer.xavier_normal_initializer
 
 --- He's initialisation as Keras has it, for layers before a relu: truncated normal of variance 2 / fan_in.

@@ -15,7 +15,7 @@ local fail = errors.raise
 local WHAT = "flow.data.Pictures"
 
 local Pictures = {}
-arguments.publish("Pictures", "set", Pictures, "batches split")
+arguments.publish("Pictures", "pictures", Pictures, "batches split")
 arguments.answer(Pictures, "a set of pictures", {
   class_to_idx = "set.classes has the names, that of label k at k + 1", samples = "set.paths and set.labels are lists",
   targets = "set.labels has them", imgs = "set.paths and set.labels are lists",

@@ -293,6 +293,7 @@ describe("the help of a function", function()
   it("says the order that calls take", function()
     assert.equal("flow.dim_gather(x, dim, index, [name])", flow.help("dim_gather"):match("^[^\n]+"))
     assert.truthy(flow.help("dim_gather"):find("flow.dim_gather(x, index, dim)", 1, true))
+    assert.equal("flow.np.random.permutation(n)", flow.help("np.random.permutation"):match("^[^\n]+"))
   end)
 end)
 
@@ -332,10 +333,23 @@ describe("docs/ops.md and docs/reference.md", function()
     for path, value in pairs(help.methods()) do check(path, value) end
     for _, class in ipairs(require("moonflow.arguments").classes) do
       for _, name in ipairs(class.methods) do
-        if type(rawget(class.class, name)) ~= "function" then lacking[#lacking + 1] = class.name .. ":" .. name end
+        local method = rawget(class.class, name)
+        local is_told = type(method) == "function" and help.methods()[class.receiver .. ":" .. name] == method
+        if not is_told then lacking[#lacking + 1] = class.name .. ":" .. name end
       end
     end
     assert.same({}, lacking)
+  end)
+
+  it("explain a function that has several names under its own", function()
+    local page = process.read(process.source .. "/docs/reference.md")
+    for path, said in pairs {
+      ["flow.xavier_normal_initializer"] = "Normal with variance 2 / (fan_in + fan_out)",
+      ["flow.optimizer.PolynomialScheduler"] = "(base_lr - end_learning_rate)", ["flow.np.gt"] = "1 where a > b",
+    } do
+      local section = page:match("\n### " .. path:gsub("%.", "%%.") .. "\n(.-)\n##")
+      assert.truthy(section and section:find(said, 1, true), path)
+    end
   end)
 end)
 
