@@ -10,7 +10,8 @@ std::vector<AttrDef> conv_attrs(int spatial_axes) {
       data_format_attr({spatial_axes, false}),
       {"dilations", Ints{1}, "distance between neighbours in the window: one number, or one for each spatial axis"},
       {"groups", int64_t{1},
-       "parts into which channels and filters are split; each filter sees the channels of its part"},
+       "parts into which channels and filters are split; each filter sees the channels of its part. "
+       "As many as channels make it a depthwise convolution"},
       pads_attr(),
   };
   if (spatial_axes == 2) {

@@ -52,8 +52,9 @@ void add_cumsum(Catalog& catalog) {
   op.name = "cumsum";
   op.lua = "math.cumsum";
   op.doc =
-      "The sums of the elements up to each one along an axis, itself included; with reverse of those from it on, and "
-      "with exclusive without the element itself.\n"
+      "The cumulative sums along an axis: of the elements up to each one, itself included; with reverse of those from "
+      "it on, "
+      "and with exclusive without the element itself.\n"
       "  out[i] = x[0] + ... + x[i]\n"
       "shapes: x of one axis or more -> out alike\n"
       "dtypes: all -> the same; floats are summed in float64 and rounded once, integers wrap around\n"

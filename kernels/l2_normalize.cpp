@@ -77,7 +77,7 @@ void add_l2_normalize(Catalog& catalog) {
   op.name = "l2_normalize";
   op.lua = "math.l2_normalize";
   op.doc =
-      "x scaled to unit length along an axis.\n"
+      "x normalised to unit length along an axis. The sum of products of two such is their cosine similarity.\n"
       "  out = x / sqrt(max(sum(x * x over axis), epsilon))\n"
       "shapes: x (any, rank at least 1) -> out alike\n"
       "dtypes: float32 or float64 -> the same\n"

@@ -120,7 +120,7 @@ void add_smooth_l1(Catalog& catalog) {
   op.name = "smooth_l1_loss";
   op.lua = "smooth_l1_loss";
   op.doc =
-      "Squared near zero, absolute beyond `beta`; element by element.\n"
+      "Squared near zero, absolute beyond `beta`, which is Huber's loss divided by beta; element by element.\n"
       "  d = |prediction - label|;  out = d * d / (2 * beta) where d < beta, else d - beta / 2\n"
       "shapes: prediction and label alike -> out alike\n"
       "dtypes: float32 or float64, both the same -> the same\n"

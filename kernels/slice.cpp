@@ -307,7 +307,7 @@ void add_concat(Catalog& catalog) {
   OpDef op;
   op.name = op.lua = "concat";
   op.doc =
-      "The inputs one after another along an axis.\n"
+      "Concatenates the inputs, one after another along an axis.\n"
       "shapes: (2, 3) and (4, 3) with axis = 0 -> out (6, 3)\n"
       "dtypes: any, all the same -> the same\n"
       "defaults: axis = 0\n"

@@ -322,7 +322,8 @@ function Manager:__tostring()
 end
 
 local manager_signature = arguments.signature("flow.train.SimpleCheckPointManager",
-  { { "root_path", "string" }, { "prefix", "string", "snapshot_" },
+  { { "root_path", "string", text = "the directory, which is made" },
+    { "prefix", "string", "snapshot_", text = "what the name of each begins with, before the time" },
     { "keep", "integer?", text = "of how many of the newest to keep; a save removes the others. All when left out" } })
 
 --- Checkpoints with times as names in one directory: `flow.train.SimpleCheckPointManager("snapshots", { keep = 3 })`.

@@ -87,7 +87,8 @@ function initializer.from_array(array)
 end
 
 --- Every element is `value`, a number; or the variable begins as a copy of `value`, an array of its shape, such as
---- vectors of words that another program has learned.
+--- vectors of words that another program has learned. A `dtype` changes nothing, here and in other initializers: the
+--- variable has its own.
 define("constant_initializer", { { "value", "any", 0 }, { "dtype", "dtype?" } }, function(given, signature)
   local value = given.value
   if type(value) == "number" then
@@ -99,12 +100,12 @@ define("constant_initializer", { { "value", "any", 0 }, { "dtype", "dtype?" } },
   return initializer.from_array(value:copy())
 end)
 
---- Every element is 0.
+--- Every element is 0. A `dtype` changes nothing.
 define("zeros_initializer", { { "dtype", "dtype?" } }, function()
   return initializer.constant_initializer(0)
 end)
 
---- Every element is 1.
+--- Every element is 1. A `dtype` changes nothing.
 define("ones_initializer", { { "dtype", "dtype?" } }, function()
   return initializer.constant_initializer(1)
 end)
@@ -122,7 +123,7 @@ local function truncated(mean, stddev)
   return "truncated_normal", { mean = mean, stddev = stddev }
 end
 
---- Uniform in [minval, maxval).
+--- Uniform in [minval, maxval); whole numbers in an integer dtype. A `dtype` changes nothing.
 define("random_uniform_initializer", { { "minval", "finite", 0 }, { "maxval", "finite", 1 }, { "dtype", "dtype?" } },
   function(given)
     return new("random_uniform(" .. given.minval .. ", " .. given.maxval .. ")", function(_, dtype)
@@ -133,7 +134,7 @@ define("random_uniform_initializer", { { "minval", "finite", 0 }, { "maxval", "f
     end, numbers_alone(given.minval, given.maxval))
   end)
 
---- Normal with this mean and standard deviation.
+--- Normal with this mean, and the standard deviation `stddev`. A `dtype` changes nothing.
 define("random_normal_initializer", { { "mean", "finite", 0 }, { "stddev", "finite", 1 }, { "dtype", "dtype?" } },
   function(given)
     return new("random_normal(" .. given.mean .. ", " .. given.stddev .. ")", function()
@@ -141,7 +142,7 @@ define("random_normal_initializer", { { "mean", "finite", 0 }, { "stddev", "fini
     end, floating_alone)
   end)
 
---- Normal, drawn again beyond two standard deviations from the mean.
+--- Normal, drawn again beyond two standard deviations from the mean, which leaves a deviation of 0.88 * stddev.
 define("truncated_normal_initializer", { { "mean", "finite", 0 }, { "stddev", "finite", 1 } }, function(given)
   return new("truncated_normal(" .. given.mean .. ", " .. given.stddev .. ")", function()
     return truncated(given.mean, given.stddev)
@@ -175,9 +176,11 @@ end
 local modes = { fan_in = true, fan_out = true, fan_avg = true }
 local distributions = { truncated_normal = true, random_normal = true, random_uniform = true }
 
---- Variance `scale / fan` (truncated: corrected for what is cut off; uniform: with the same variance). Of a weight
+--- Variance `scale / fan`, with the fan that `mode` says, "fan_in", "fan_out" or their mean, "fan_avg", and the
+--- distribution "truncated_normal" (corrected for what is cut off), "random_normal" or "random_uniform". Of a weight
 --- (out, in, ...) fan_in is the number of elements of one output, and fan_out that of outputs times places; of a
---- vector, such as a bias, both are its length.
+--- vector, such as a bias, both are its length. A data_format that ends in C, as "NHWC", says that the weight is
+--- (out, ..., in), on which fan_out depends.
 define("variance_scaling_initializer", {
   { "scale", "finite", 1 }, { "mode", "string", "fan_in" }, { "distribution", "string", "truncated_normal" },
   { "data_format", "string", "" },
@@ -204,16 +207,19 @@ local function xavier(distribution)
   end
 end
 
---- Uniform in +-sqrt(6 / (fan_in + fan_out)).
+--- Glorot's initialisation: uniform in +-sqrt(6 / (fan_in + fan_out)), with the fans, and the data_format, of
+--- variance_scaling_initializer.
 define("xavier_uniform_initializer", { { "data_format", "string", "" } }, xavier("random_uniform"))
---- Normal with variance 2 / (fan_in + fan_out).
+--- Glorot's initialisation: normal with variance 2 / (fan_in + fan_out), with the fans, and the data_format, of
+--- variance_scaling_initializer.
 define("xavier_normal_initializer", { { "data_format", "string", "" } }, xavier("random_normal"))
 --- xavier_uniform_initializer by its author's other name: uniform in +-sqrt(6 / (fan_in + fan_out)).
 initializer.glorot_uniform_initializer = initializer.xavier_uniform_initializer
 --- xavier_normal_initializer by its author's other name: normal with variance 2 / (fan_in + fan_out).
 initializer.glorot_normal_initializer = initializer.xavier_normal_initializer
 
---- He's initialisation as Keras has it, for layers before a relu: truncated normal of variance 2 / fan_in.
+--- He's initialisation as Keras has it, for layers before a relu: truncated normal of variance 2 / fan_in. data_format
+--- changes nothing, here and where else a fan_in alone counts.
 define("he_normal_initializer", { { "data_format", "string", "" } }, function(given)
   return initializer.variance_scaling_initializer(2, "fan_in", "truncated_normal", given.data_format)
 end)
@@ -260,18 +266,19 @@ local kaiming_parameters = {
   { "data_format", "string", "NCHW" },
 }
 
---- He's initialisation as PyTorch has it: normal with the standard deviation gain / sqrt(fan). The gain is sqrt(2) of
---- "relu", sqrt(2 / (1 + negative_slope^2)) of "leaky_relu", 5/3 of "tanh", 3/4 of "selu", and else 1.
+--- He's initialisation as PyTorch has it: normal with the standard deviation gain / sqrt(fan). By `nonlinearity` the
+--- gain is sqrt(2) of "relu", sqrt(2 / (1 + negative_slope^2)) of "leaky_relu", 5/3 of "tanh", 3/4 of "selu", and 1 of
+--- "sigmoid" and "linear". `mode` and data_format are those of variance_scaling_initializer.
 define("kaiming_normal_initializer", kaiming_parameters, function(given, signature)
   return kaiming(given, "random_normal", signature)
 end)
---- Uniform in +-gain * sqrt(3 / fan), with the gains of kaiming_normal_initializer.
+--- Uniform in +-gain * sqrt(3 / fan), with the gains and all options of kaiming_normal_initializer.
 define("kaiming_uniform_initializer", kaiming_parameters, function(given, signature)
   return kaiming(given, "random_uniform", signature)
 end)
 
---- kaiming_normal_initializer or kaiming_uniform_initializer in the original's form, with the fan of a `shape`; without
---- one it is that of the variable.
+--- kaiming_normal_initializer, or of the distribution "random_uniform" kaiming_uniform_initializer, in the original's
+--- form: with the fan of a `shape`; without one it is that of the variable.
 define("kaiming_initializer", {
   { "shape", "list?" }, { "distribution", "string", "random_normal" }, unpack(kaiming_parameters),
 }, function(given, signature)

@@ -21,6 +21,8 @@ local definitions = {}                           -- what is used of them, by nam
 local help = setmetatable({}, { __mode = "k" })  -- function -> { path, signature, doc }
 local handle                                     -- gives the core session, which has the catalog
 
+-- What help says of parameters that mean the same throughout.
+local texts = { seed = "a seed of its own, in place of that of flow.set_seed" }
 
 -- Attribute types as kinds of arguments.
 local kinds = { bool = "boolean", int = "integer", float = "number", string = "string", dtype = "dtype",
@@ -54,10 +56,11 @@ local function parameters_of(op)
     end
   end
   if op.random then
-    list[#list + 1] = { "seed", "integer?", text = "a seed of its own, in place of that of flow.set_seed" }
+    list[#list + 1] = { "seed", "integer?" }
   end
   list[#list + 1] = { "name", "string?" }
   for _, parameter in ipairs(behind) do list[#list + 1] = parameter end
+  arguments.explain(list, texts)
   return list
 end
 
@@ -280,6 +283,7 @@ end
 -- A list of parameters with `name` behind them where it is not among them.
 local function named(parameters)
   local list = { unpack(parameters) }
+  arguments.explain(list, texts)
   for _, parameter in ipairs(list) do
     if parameter[1] == "name" then return list end
   end

@@ -23,7 +23,9 @@ local Clipping = { kind = "clipping" }
 local clip_signature = arguments.signature("flow.optimizer.grad_clipping.by_global_norm",
   { { "clip_norm", "number", text = "what the norm of all gradients together is kept to, above 0" } })
 
---- Multiplies every gradient by min(1, clip_norm / norm), with the norm over all of them together.
+--- Multiplies every gradient by min(1, clip_norm / norm), with the norm over all of them together: the root of the sum
+--- of squares. What regularizers add to the gradients is in them before, unlike PyTorch's weight decay, which comes
+--- after clip_grad_norm_; what `weight_decay` takes off is not.
 function optimizer.grad_clipping.by_global_norm(...)
   local given = clip_signature:parse(...)
   local norm = given.clip_norm
@@ -34,7 +36,7 @@ end
 local value_signature = arguments.signature("flow.optimizer.grad_clipping.by_value",
   { { "clip_value", "finite", text = "the largest size of an element, above 0" } })
 
---- Cuts every element of every gradient to lie between -clip_value and clip_value.
+--- Cuts every element of every gradient, with what regularizers add to it, to lie between -clip_value and clip_value.
 function optimizer.grad_clipping.by_value(...)
   local given = value_signature:parse(...)
   if given.clip_value <= 0 then value_signature:fail(": clip_value must be above 0, got " .. given.clip_value) end

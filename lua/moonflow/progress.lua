@@ -175,6 +175,9 @@ local signature = arguments.signature("flow.progress", {
 --- @param desc? string        shown first
 --- @param postfix? function   gives the text after the numbers; called only when something is drawn
 --- @param total? integer      how many steps there are, where the iterator cannot tell
+--- @param write? function     where the text goes, for a program with an output of its own; default: standard error
+--- @param terminal? boolean   one line that is drawn again (true), or plain ones; default: what standard error is
+--- @param clock? function     gives seconds; default: flow.clock
 --- @return Progress
 local function progress(...)
   local given = signature:parse(...)

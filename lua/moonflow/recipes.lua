@@ -51,8 +51,8 @@ return {
   { networks, "A net over a graph", "graph neural network gnn gcn gat nodes edges message passing" },
   { networks, "Recommendations", "recommender two tower retrieval recall top k negatives embedding bag sparse table "
     .. "users items factorization machine fm deepfm bpr collaborative filtering" },
-  { networks, "A net that follows another one", "target network moving average ema dqn polyak soft update "
-    .. "reinforcement learning" },
+  { networks, "A net that follows another one", "target network exponential moving average ema dqn polyak soft "
+    .. "update reinforcement learning" },
   { networks, "A small net that learns from a large one", "distillation teacher student knowledge compress" },
   { networks, "A policy that learns by trying", "reinforcement learning rl ppo policy gradient actor critic reward "
     .. "agent environment" },

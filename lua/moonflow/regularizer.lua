@@ -19,12 +19,12 @@ local l1 = arguments.signature("flow.regularizers.l1", { { "l", "finite", 0.01 }
 local l2 = arguments.signature("flow.regularizers.l2", { { "l", "finite", 0.01 } })
 local l1_l2 = arguments.signature("flow.regularizers.l1_l2", { { "l1", "finite", 0.01 }, { "l2", "finite", 0.01 } })
 
---- Adds l * sign(w) to the gradient of w, which is the gradient of l * |w|.
+--- L1 regularisation: adds l * sign(w) to the gradient of w, which is the gradient of l * |w|.
 function regularizer.l1(...) return new(l1:parse(...).l, 0) end
---- Adds l * w to the gradient of w, which is the gradient of l / 2 * w^2.
+--- L2 regularisation: adds l * w to the gradient of w, which is the gradient of l / 2 * w^2 (Keras: of l * w^2).
 function regularizer.l2(...) return new(0, l2:parse(...).l) end
 
---- Adds l1 * sign(w) + l2 * w to the gradient of w.
+--- L1 and L2 regularisation: adds l1 * sign(w) + l2 * w to the gradient of w.
 function regularizer.l1_l2(...)
   local given = l1_l2:parse(...)
   return new(given.l1, given.l2)

@@ -53,11 +53,14 @@ function Scheduler:lower(t)
   return append(t, warmup.op, { t:step_id(), rate }, warmup.attrs)
 end
 
-local at_signature = arguments.signature("at", { { "step", "integer" } })
+local at_signature = arguments.signature("scheduler:at", { { "step", "integer" } })
 --- The rate that step `step` has, from 0 on, as a number: for a log, or to see a schedule before it is used.
 --- @return number
+--- @error a step below 0; a rate that is a value of the job
 function Scheduler:at(...)
-  local step = core.array(at_signature:parse(...).step, "int64", {})
+  local number = at_signature:parse(...).step
+  if number < 0 then at_signature:fail(": steps count from 0, got " .. number) end
+  local step = core.array(number, "int64", {})
   if self.blob then
     errors.raise("wrong_state", ("the learning rate is '%s', a value of the job; watch or return it")
       :format(self.blob.name))
@@ -144,7 +147,8 @@ local function rising(list)
   return true
 end
 
---- Learning rates by pieces: values[i] up to and including step boundaries[i]; the last value afterwards.
+--- Learning rates by pieces: values[i] up to and including step boundaries[i], with steps from 0 on; the last value
+--- afterwards.
 --- `PiecewiseConstantScheduler({}, { 0.1 })` is a fixed rate.
 define("PiecewiseConstantScheduler", {
   { "boundaries", "list" }, { "values", "list", text = "learning rates, one more than boundaries" },
@@ -192,7 +196,7 @@ local function plain(name, op, parameters)
   end)
 end
 
---- A learning rate that falls by half a cosine wave, from base_lr down to alpha * base_lr at step `steps`, and stays:
+--- Cosine annealing: a rate that falls by half a wave, from base_lr to alpha * base_lr at step `steps`, and stays:
 ---   base_lr * ((1 - alpha) * (1 + cos(pi * min(t, steps) / steps)) / 2 + alpha) in step t, from 0 on.
 plain("CosineScheduler", "schedule_cosine",
   { { "alpha", "finite", 0, text = "share of base_lr that is left at the end" } })
@@ -204,10 +208,12 @@ plain("LinearCosineScheduler", "schedule_linear_cosine", {
 })
 --- A learning rate that decays: base_lr * decay_rate ^ (t / steps) in step t, from 0 on; staircase: whole powers only.
 plain("ExponentialScheduler", "schedule_exponential", { { "decay_rate", "finite" }, { "staircase", "boolean", false } })
---- A learning rate that decays with time: base_lr / (1 + decay_rate * t / steps).
+--- A learning rate that decays with time: base_lr / (1 + decay_rate * t / steps) in step t, from 0 on; staircase: with
+--- floor(t / steps).
 plain("InverseTimeScheduler", "schedule_inverse_time",
   { { "decay_rate", "finite" }, { "staircase", "boolean", false } })
---- A learning rate that decays: base_lr * exp(-decay_rate * t / steps).
+--- A learning rate that decays: base_lr * exp(-decay_rate * t / steps) in step t, from 0 on; staircase: with
+--- floor(t / steps).
 plain("NaturalExpScheduler", "schedule_natural_exp", { { "decay_rate", "finite" }, { "staircase", "boolean", false } })
 --- A learning rate that falls from base_lr to end_learning_rate, in step t from 0 on:
 ---   (base_lr - end_learning_rate) * (1 - min(t, n) / n) ^ power + end_learning_rate

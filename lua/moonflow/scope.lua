@@ -132,7 +132,7 @@ end
 --- time, as it goes forward twice: `for i = 1, 24 do x = flow.scope.recompute(function() return block(x, i) end) end`.
 --- Random numbers are those of the first time, variables are written once, and what is watched is shown once. A scope
 --- within another one changes nothing, nor does one in a job that takes no gradients. Known as activation or gradient
---- checkpointing too (Chen and others, "Training deep nets with sublinear memory cost", 2016).
+--- checkpointing and as rematerialisation too (Chen and others, "Training deep nets with sublinear memory cost", 2016).
 --- @error outside of a job's body; a body that is no function
 function scope.recompute(body)
   local t = trace.need("flow.scope.recompute")

@@ -232,8 +232,8 @@ function Task:__tostring()
   return self.what:gsub("^a ", "") .. (self.ended and " (done)" or "")
 end
 
---- Runs `fn(...)` as a task: at once, up to the first place where it has to wait. An error in it goes to the tasks that
---- await it; when there are none, it is reported like that of a callback.
+--- Runs `fn(...)` as a task, a coroutine of its own: at once, up to the first place where it has to wait. An error in
+--- it goes to the tasks that await it; when there are none, it is reported like that of a callback.
 --- @param fn function  may :await() futures, `tp.Callback` calls and tasks, also inside pcall
 --- @return Task        :done() tells whether it has ended; :await() gives what it returns, or raises what it raised
 --- @error not a function; outside of handlers, what the task has raised already

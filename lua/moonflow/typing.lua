@@ -53,7 +53,9 @@ end
 
 local function placeholder(where, family, legacy)
   local signature = arguments.signature(where, {
-    { "shape", "list" }, { "dtype", "dtype", "float32" }, { "batch_axis", "any?" },
+    { "shape", "list" }, { "dtype", "dtype", "float32" },
+    { "batch_axis", "any?", text = "that of the samples, for job:export_onnx(path, { any_batch = true }): 0 when left "
+      .. "out, false for none" },
   })
   return function(...)
     local values = signature:parse(...)
@@ -142,9 +144,9 @@ typing.ListListNumpy = new_type("ListListNumpy", "ListListNumpy")
 
 typing.None = new_type("None", "None")
 
---- Inputs in the oldest dialect.
+--- An input of the oldest dialect: flow.typing.Numpy.Placeholder.
 typing.FixedTensorDef = placeholder("flow.FixedTensorDef", "Numpy", true)
---- Inputs in the oldest dialect, a list with one array.
+--- An input of the oldest dialect, a list with one array: flow.typing.ListNumpy.Placeholder.
 typing.MirroredTensorDef = placeholder("flow.MirroredTensorDef", "ListNumpy", true)
 
 -- ---- composites ---------------------------------------------------------------------------------------------------

@@ -155,7 +155,8 @@ function variable.first_value(t, name)
   if known then return known.initializer, known.site end
 end
 
---- The variable of this name, made if it is new. Shared by name between all jobs of the session.
+--- The variable of this name, made if it is new. Shared by name between all jobs of the session. One that nothing in
+--- its jobs computes with is not made: it is in no checkpoint, nor in flow.get_all_variables.
 --- @param name string            in the open namespaces
 --- @param shape? table           list of sizes; may be left out, with all else, where a job before this one has made it
 --- @param dtype? string          default: the job's default_data_type (float32)
@@ -164,6 +165,7 @@ end
 --- @param trainable? boolean     default true
 --- @param model_name? string    "bias": what config.train:secondary_lr is the learning rate of
 --- @param random_seed? number    its own seed, instead of flow.set_seed's
+--- @param distribute? any        the original's, without effect
 --- @param reuse? boolean         default true; false: an error when the job has it already
 --- @return Blob
 --- @error another shape or dtype under this name; an input or op of this name in the job; without a shape, no variable

@@ -145,7 +145,8 @@ end
 local function parse(where, value, ...)
   local t = trace.need(where)
   if not blob.is(value) then
-    errors.raise("invalid_argument", where .. ": argument 1 ('blob') must be a blob, got " .. arguments.describe(value))
+    errors.raise("invalid_argument", where .. ": argument 1 ('value') must be a blob, got "
+      .. arguments.describe(value))
   end
   blob.id_of(value, t, where)
   local rest, dtype = { ... }, nil
@@ -181,7 +182,7 @@ local function finish(list, value, handler, what, options)
   return self
 end
 
---- Calls `handler` with the value of `blob` each time the job runs.
+--- Calls `handler` with `value` each time the job runs. Without one the value is printed, behind its name and line.
 --- The handler runs on the Lua thread, before the job's own result of that run is delivered.
 --- @param value Blob             any value of the job being traced
 --- @param dtype? Type            tp.Numpy (default), tp.ListNumpy

@@ -344,7 +344,7 @@ describe("docs/ops.md and docs/reference.md", function()
   it("explain a function that has several names under its own", function()
     local page = process.read(process.source .. "/docs/reference.md")
     for path, said in pairs {
-      ["flow.xavier_normal_initializer"] = "Normal with variance 2 / (fan_in + fan_out)",
+      ["flow.xavier_normal_initializer"] = "normal with variance 2 / (fan_in + fan_out)",
       ["flow.optimizer.PolynomialScheduler"] = "(base_lr - end_learning_rate)", ["flow.np.gt"] = "1 where a > b",
     } do
       local section = page:match("\n### " .. path:gsub("%.", "%%.") .. "\n(.-)\n##")

@@ -210,7 +210,7 @@ end)]])
 >>  flow.watch(x, tp.None, print)]])
     golden("flow.watch has no option 'evry'; did you mean 'every'?", body [[
 >>  flow.watch(x, print, { evry = 2 })]])
-    golden("flow.watch: argument 1 ('blob') must be a blob, got nil", body [[
+    golden("flow.watch: argument 1 ('value') must be a blob, got nil", body [[
 >>  flow.watch(nil, print)]])
   end)
 

@@ -615,6 +615,7 @@ describe("schedules", function()
   it("scale by one number again at each boundary", function()
     local scheduler = o.PiecewiseScalingScheduler(1, { 2, 4 }, 0.5)
     assert.same({ 1, 0.5, 0.25 }, { scheduler:at(2), scheduler:at(4), scheduler:at(5) })
+    assert.error_matches(function() scheduler:at(-1) end, "scheduler:at: steps count from 0, got %-1")
   end)
 
   it("have boundaries that rise", function()

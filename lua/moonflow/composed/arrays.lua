@@ -23,7 +23,10 @@ ops.define("constant_scalar", { { "value", "number" }, { "dtype", "dtype", "floa
     return ops.apply("constant", {}, { value = given.value, dtype = given.dtype, shape = {} }, given.name)
   end)
 
-ops.define("constant_like", { { "like", "blob" }, { "value", "number" }, { "dtype", "dtype?" } },
+ops.define("constant_like", {
+    { "like", "blob" }, { "value", "number" },
+    { "dtype", "dtype?", text = "of the result; that of `like` when left out" },
+  },
   "`value` in the shape of `like`.", function(given)
     return ops.apply("constant", {},
       { value = given.value, dtype = given.dtype or given.like.dtype, shape = given.like.shape:table() }, given.name)
@@ -151,8 +154,8 @@ ops.define("slice_v2", {
 }, [[
 Every step-th element of the leading axes, by Python's rules for start:stop:step.
   flow.slice_v2(x, { { 0, 10, 2 }, { nil, -1 } }) is x[0:10:2, :-1]
-Also as lists of all starts, stops and steps: flow.slice_v2(x, start, stop, step = {}); without steps these are 1, and
--2^63 is not given.
+Also as lists of all starts, stops and steps, none of them left out: flow.slice_v2(x, start, stop, step = {}); without
+steps these are 1.
 shapes: x (4, 6) with { { 3, nil, -2 }, { 0, 5, 3 } } -> (2, 2); axes not named are whole
 dtypes: any -> the same
 errors: a step of 0; lists that differ in length. An index beyond the axis is cut to it]],

@@ -12,8 +12,8 @@ local windows = require "moonflow.formulas.windows"
 -- ---- transposed convolution ---------------------------------------------------------------------------------------
 
 local transpose_doc = [[
-Transposed convolution: conv2d with the same filter, taken backwards from its result to its image. Each place of the
-value is spread over a window of the output, and what overlaps is summed.
+Transposed convolution, or deconvolution: conv2d with the same filter, taken backwards from its result to its image.
+Each place of the value is spread over a window of the output, and what overlaps is summed.
   out[n, f, y*stride - before + i*dilation, ...] += value[n, c, y, x] * filter[c, f, i, j]
 shapes: value (batch, channels, height, width), filter (channels, filters / groups, kernel height, kernel width)
   -> output_shape, (batch, filters, out height, out width); with data_format "NHWC" value (batch, height, width,
@@ -173,7 +173,8 @@ defaults: eps 1e-5, affine true; without affine there are no gamma and beta
 variables: name-gamma (ones), name-beta (zeros)]]
 
 ops.define("nn.GroupNorm", {
-  { "x", "blob" }, { "num_groups", "integer", 32 }, epsilon, { "affine", "boolean", true },
+  { "x", "blob" }, { "num_groups", "integer", 32, text = "how many groups, which divides the channels" }, epsilon,
+  { "affine", "boolean", true },
 }, [[
 Normalises each group of neighbouring channels of each sample (Wu and He, "Group normalization", 2018).
 shapes: x (batch, channels, ...) -> the same]] .. normalisation_doc,
@@ -241,8 +242,8 @@ end)
 -- ---- depth to space -----------------------------------------------------------------------------------------------
 
 ops.define("nn.PixelShuffle", { { "input", "blob" }, { "upscale_factor", "integer" } }, [[
-Channels become places, r = upscale_factor in both directions (Shi and others, "Real-time single image and video
-super-resolution using an efficient sub-pixel convolutional neural network", 2016):
+Pixel shuffle: channels become places, r = upscale_factor in both directions (Shi and others, "Real-time single image
+and video super-resolution using an efficient sub-pixel convolutional neural network", 2016):
   out[n, c, y*r + i, x*r + j] = input[n, c*r*r + i*r + j, y, x]
 shapes: input (batch, channels * r * r, height, width) -> (batch, channels, height * r, width * r)]],
 function(given, _, signature)

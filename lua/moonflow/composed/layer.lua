@@ -74,7 +74,8 @@ local texts = {
   padding = "see above",
   data_format = "where the channels are: on axis 1, or last when it ends in C",
   dilation_rate = "distance between neighbours in the window: one number, or one for each axis",
-  groups = "parts into which channels and filters are split; each filter sees the channels of its part",
+  groups = "parts into which channels and filters are split; each filter sees the channels of its part. As many as "
+    .. "channels make it a depthwise convolution",
   weight_name = "the whole name of the weight",
   bias_name = "the whole name of the bias",
   gamma_name = "the whole name of gamma",

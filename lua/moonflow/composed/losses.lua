@@ -125,14 +125,14 @@ reduction: "mean" of all elements (default), their "sum", or "none", which keeps
 end
 
 define_loss("L1Loss", { { "input", "blob" }, { "target", "blob" } }, [[
-The absolute difference: |input - target|.
+The absolute error (MAE): |input - target|.
 shapes: input and target alike, or so that they broadcast]],
 function(given)
   return ops.apply("abs", { given.input - given.target })
 end)
 
 define_loss("MSELoss", { { "input", "blob" }, { "target", "blob" } }, [[
-The squared difference: (input - target)^2.
+The squared error (MSE): (input - target)^2.
 shapes: input and target alike, or so that they broadcast]],
 function(given)
   return ops.apply("squared_difference", { given.input, given.target })
@@ -236,7 +236,7 @@ function(given, signature)
 end)
 
 define_loss("KLDivLoss", { { "input", "blob" }, { "target", "blob" }, { "log_target", "boolean", false } }, [[
-The Kullback-Leibler divergence of the target from the input, element by element, in nats. The input is log
+The Kullback-Leibler (KL) divergence of the target from the input, element by element, in nats. The input is log
 probabilities:
   target * (log(target) - input); with log_target exp(target) * (target - input); 0 where that probability is 0
 shapes: input and target alike

@@ -17,7 +17,6 @@ local texts = {
   rate = "share of the elements that become 0, in [0, 1)",
   noise_shape = "the shape of the mask, with a size of 1 along each axis whose elements share one choice, as "
     .. "{ rows, 1, 1, channels } for whole channels of (rows, height, width, channels)",
-  seed = "a seed of its own, in place of that of flow.set_seed",
   epsilon = "added to the variance under the root",
   variance_epsilon = "added to the variance under the root",
 }
@@ -146,7 +145,7 @@ define("dot_product_attention", {
   { "seed", "integer?" }, { "past_key", "blob?" }, { "past_value", "blob?" }, { "past_mask", "operand?" },
   { "softcap", "finite", 0 },
 }, [[
-softmax(scale * query . key^T) . value for each head, as one op, which stores no weights.
+Multi-head attention: softmax(scale * query . key^T) . value for each head, as one op, which stores no weights.
 shapes: query (batch, queries, heads, width), key and value (batch, keys, heads, width) -> as query. That is a dense
   layer's (batch, length, heads * width) under another shape, so a reshape is all that it needs. Keys and values may
   have fewer heads, each of which is that of as many neighbouring heads of queries (grouped queries)
@@ -311,7 +310,10 @@ end)
 define("layer_norm", {
   { "inputs", "blob" }, { "gamma", "blob?" }, { "beta", "blob?" }, { "begin_norm_axis", "integer", 1 },
   { "begin_params_axis", "integer", -1 }, { "epsilon", "finite", 1e-5 },
-}, "Normalises each sample over the axes from begin_norm_axis on, then gamma * x + beta where they are given.",
+}, [[
+Normalises each sample over the axes from begin_norm_axis on, then gamma * x + beta where they are given.
+  out = (inputs - mean) / sqrt(variance + epsilon) * gamma + beta, with the variance over the number of elements
+shapes: inputs (batch, ...) -> as inputs; gamma and beta have the sizes of the axes from begin_params_axis on]],
 function(given, _, signature)
   local rank, gamma, beta, name = #given.inputs.shape, given.gamma, given.beta, given.name
   local attrs = { begin_norm_axis = signature:axis(given.begin_norm_axis, rank), epsilon = given.epsilon }

@@ -93,6 +93,7 @@ ops.define("parallel_cast", { { "input", "blob" }, { "distribute", "any?" }, { "
 ops.define("math.reduce_euclidean_norm", { { "x", "blob" }, { "axis", "list?" }, { "keepdims", "boolean", false } }, [[
 The root of the sum of squares along axes, all of them when left out.
   out = sqrt(sum of x^2)
+shapes: x of any shape -> out without the reduced axes, or with 1 in their place (keepdims)
 dtypes: float32, float64. The gradient of a norm of 0 is 0]],
   function(given)
     local x = given.x

@@ -147,8 +147,9 @@ define("inverse_stft_window_fn", {
   { "frame_step", "integer" },
   { "forward_window_fn", "any?", text = "what stft had as window_fn" },
 }, [[
-The window_fn with which inverse_stft gives back what stft was given, wherever frames cover it:
-  window / (the sum of the squares of all weights that a sample meets)
+The window_fn with which inverse_stft gives back what stft was given, but for the first and the last frame_length -
+frame_step samples, which fewer frames cover.
+  window / (the sum of the squares of all weights that a sample between these meets)
   flow.signal.inverse_stft(y, 512, 128, { window_fn = flow.signal.inverse_stft_window_fn(128) })
 gives: a function (frame_length, options) -> (frame_length)
 errors: a frame_step below 1]],
@@ -191,7 +192,8 @@ end
 
 define("frame", {
   { "signal", "blob" }, { "frame_length", "integer" }, { "frame_step", "integer" }, { "pad_end", "boolean", false },
-  { "pad_value", "finite", 0 }, { "axis", "integer", -1, text = "that of the samples" },
+  { "pad_value", "finite", 0, text = "what they are filled up with" },
+  { "axis", "integer", -1, text = "that of the samples" },
 }, [[
 Frames of a signal, which may overlap, or leave something out.
   out[..., f, i] = signal[..., f * frame_step + i]
@@ -373,7 +375,8 @@ define("inverse_stft", {
   { "stfts", "blob" }, { "frame_length", "integer" }, { "frame_step", "integer" }, fft_parameter, window_parameter,
 }, [[
 The signals of spectra of short times: irfft of each, under a window, and overlap_and_add of these frames. With
-window_fn = flow.signal.inverse_stft_window_fn(frame_step) they are those that stft was given.
+window_fn = flow.signal.inverse_stft_window_fn(frame_step) they are those that stft was given, but for the first and the
+last frame_length - frame_step samples, which fewer frames cover: pad a signal by as many before stft to have all of it.
 shapes: stfts (..., frames, floor(fft_length / 2) + 1, 2) -> (..., (frames - 1) * frame_step + frame_length)
 ]] .. how_text .. [[
 
@@ -403,8 +406,9 @@ local function mel(hertz) return 1127 * math.log(1 + hertz / 700) end
 
 define("linear_to_mel_weight_matrix", {
   { "num_mel_bins", "integer", 20 }, { "num_spectrogram_bins", "integer", 129 },
-  { "sample_rate", "finite", 8000, text = "samples of a second" }, { "lower_edge_hertz", "finite", 125 },
-  { "upper_edge_hertz", "finite", 3800 }, { "dtype", "dtype", "float32" },
+  { "sample_rate", "finite", 8000, text = "samples of a second" },
+  { "lower_edge_hertz", "finite", 125, text = "where the lowest band begins" },
+  { "upper_edge_hertz", "finite", 3800, text = "where the highest band ends" }, { "dtype", "dtype", "float32" },
 }, [[
 What frequencies of a spectrum add to bands that hearing tells apart: triangles which overlap by half, between
 num_mel_bins + 2 edges evenly spaced in mel = 1127 * log(1 + hertz / 700).
