@@ -320,17 +320,19 @@ end
 
 -- ---- finding by words ---------------------------------------------------------------------------------------------
 
--- A text as words: small letters, without "_" and with one blank before, between and behind them.
+-- A text as words: small letters, without "_" and with one blank before, between and behind them; "isation" is
+-- "ization".
 local function as_words(text)
-  return " " .. text:lower():gsub("[^%w]+", " ") .. " "
+  return " " .. text:lower():gsub("[^%w]+", " "):gsub("is(at?i)", "iz%1"):gsub("is(e)", "iz%1") .. " "
 end
 
 -- A text about what stands at `path`, as words; its head are the first two lines: how it is called and what it does.
 local function read(path, text)
   local leaf = path:match("[%w_]+$")
-  return { path = path, text = text, path_words = as_words(path), leaf = as_words(leaf),
-           name = as_words(leaf .. " " .. leaf:gsub("(%l)(%u)", "%1 %2")),
-           head = as_words(text:match("^[^\n]*\n?[^\n]*")), all = as_words(text) }
+  -- top_k is "topk" too, and PixelShuffle "pixel shuffle".
+  local name = as_words(leaf .. " " .. leaf:gsub("_", "") .. " " .. leaf:gsub("(%l)(%u)", "%1 %2"))
+  return { path = path, text = text, path_words = as_words(path), leaf = as_words(leaf), name = name,
+           head = as_words(text:match("^[^\n]*\n?[^\n]*")), all = as_words(text) .. name }
 end
 
 -- How well a text answers words, whose forms are lists of " padding ", " paddings "; nil where it lacks one of them.

@@ -353,6 +353,21 @@ describe("docs/ops.md and docs/reference.md", function()
   end)
 end)
 
+describe("functions", function()
+  it("are found by the words that people use", function()
+    local help = require "moonflow.help"
+    for words, path in pairs {
+      topk = "flow.math.top_k", ["cumulative sum"] = "flow.math.cumsum", ["pixel shuffle"] = "flow.nn.PixelShuffle",
+      ["mean squared error"] = "flow.nn.MSELoss", ["kl divergence"] = "flow.nn.KLDivLoss",
+      ["he initialization"] = "flow.he_normal_initializer", ["cosine annealing"] = "flow.optimizer.CosineScheduler",
+      ["multi head attention"] = "flow.nn.dot_product_attention", ["l2 regularization"] = "flow.regularizers.l2",
+    } do
+      local first = help.search(words)[1]
+      assert.equal(path, first and first[1], words)
+    end
+  end)
+end)
+
 describe("the recipes that the prompt names", function()
   local recipes = require "moonflow.recipes"
 
