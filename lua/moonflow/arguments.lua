@@ -393,7 +393,7 @@ local foreign = {
   dim = "axis", dims = "axis", axes = "axis", kernel_size = "ksize", is_causal = "causal", attn_mask = "mask",
   attention_mask = "mask", key_padding_mask = "mask", dropout_p = "rate", hidden_size = "units", out_features = "units",
   n_fft = "fft_length", win_length = "frame_length", hop_length = "frame_step", n_mels = "num_mel_bins",
-  f_min = "lower_edge_hertz", f_max = "upper_edge_hertz", sr = "sample_rate",
+  f_min = "lower_edge_hertz", f_max = "upper_edge_hertz", sr = "sample_rate", deviation = "stddev",
 }
 
 -- An option that there is not: the nearest one, else all of them. A list without a first entry looks like options.

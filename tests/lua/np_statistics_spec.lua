@@ -241,9 +241,18 @@ describe("draws", function()
     local one, other = np.random.default_rng(3), np.random.default_rng(3)
     same(one:randint(2, 9, { 5 }):totable(), other:integers { low = 2, high = 9, size = 5 })
     same(one:normal(2, 0.5, { 5 }):totable(), other:normal { loc = 2, scale = 0.5, size = 5 })
+    same(one:lognormal(2, 0.5, { 5 }):totable(), other:lognormal { mean = 2, sigma = 0.5, size = 5 })
+    assert.error_matches(function() one:normal { deviation = 2 } end, "did you mean 'stddev'?")
     same(one:randint(1, 7, { 50 }):totable(), other:integers(1, 6, { 50 }, { endpoint = true }))
     same(one:uniform(0, 1, { 2 }):totable(), other:uniform { size = { 2 } })
     refuses("np.random.integers: no whole number lies in [3, 3)", other.integers, other, 3, 3)
+    for name, parameters in pairs {
+      chisquare = { 2 }, geometric = { 0.5 }, gumbel = { 0, 1 }, laplace = { 0, 1 }, logistic = { 0, 1 },
+      pareto = { 2 }, rayleigh = { 2 }, standard_t = { 3 }, triangular = { 0, 1, 2 }, weibull = { 2 }, zipf = { 3 },
+    } do
+      parameters[#parameters + 1] = { size = 5 }
+      assert.equal("(5)", tostring(one[name](one, unpack(parameters)).shape), name)
+    end
   end)
 
   it("have parameters above 0", function()

@@ -43,20 +43,21 @@ function Generator:uniform(...)
 end
 
 local normal_signature = signature("np.random.normal",
-  { { "mean", "numbers", 0 }, { "deviation", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "mean", "numbers", 0 }, { "stddev", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
 --- Normal with this mean and standard deviation. Without a shape one number, or one for each where one of these is an
 --- array: `np.random.normal(predicted, 0.1)`.
 --- @return any
+--- @error a stddev below 0
 function Generator:normal(...)
   arguments.check_self(self, Generator, "generator:normal")
   local given = normal_signature:parse(...)
-  local of, shape = arrays_of(given, { "mean", "deviation" }, "np.random.normal")
+  local of, shape = arrays_of(given, { "mean", "stddev" }, "np.random.normal")
   if of then
-    local mean, deviation = unpack(of)
-    check_all(deviation, 1 - deviation:ge(0), "deviation", "at least 0", "np.random.normal")
-    return ndarray.cast(mean + deviation * self:normal(0, 1, shape, "float64"), given.dtype)
+    local mean, stddev = unpack(of)
+    check_all(stddev, 1 - stddev:ge(0), "stddev", "at least 0", "np.random.normal")
+    return ndarray.cast(mean + stddev * self:normal(0, 1, shape, "float64"), given.dtype)
   end
-  return self:draw("random_normal", given, { mean = given.mean, stddev = given.deviation }, "np.random.normal")
+  return self:draw("random_normal", given, { mean = given.mean, stddev = given.stddev }, "np.random.normal")
 end
 
 -- Whole numbers in [low, high), or in [0, low).

@@ -168,14 +168,15 @@ function Generator:triangular(...)
 end
 
 local lognormal_signature = signature("np.random.lognormal",
-  { { "mean", "numbers", 0 }, { "deviation", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "mean", "numbers", 0 }, { "stddev", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
 --- What has a normal logarithm, with this mean and standard deviation of the logarithm. Without a shape one number, or
 --- one for each where one of these is an array.
 --- @return any
+--- @error a stddev below 0
 function Generator:lognormal(...)
   arguments.check_self(self, Generator, "generator:lognormal")
   local given = lognormal_signature:parse(...)
-  local logarithm = self:normal(given.mean, given.deviation, given.shape, "float64")
+  local logarithm = self:normal(given.mean, given.stddev, given.shape, "float64")
   return type(logarithm) == "number" and math.exp(logarithm) or cast(apply("exp", logarithm), given.dtype)
 end
 
