@@ -23,14 +23,15 @@ do
   end
   for _, path in ipairs(sorted(paths)) do
     local value, folder = paths[path], path:match("^(.*)%.")
-    local signature = type(value) == "function" and ops.signature(value)
+    local is_told = help.text_only(value, path) ~= nil
+    local signature = is_told and ops.signature(value)
     if signature then
       if signature.where ~= path then of_ops[#of_ops + 1] = ("* `%s` is `%s`"):format(path, signature.where) end
-    elseif type(value) == "function" and (first[value] or path) ~= path then
+    elseif is_told and (first[value] or path) ~= path then
       local own = first[value]
       others[own] = others[own] or {}
       table.insert(others[own], "`" .. path .. "`")
-    elseif type(value) == "function" then
+    elseif is_told then
       first[value] = path
       folders[folder] = folders[folder] or {}
       table.insert(folders[folder], path)
@@ -57,8 +58,9 @@ headings[#headings + 1] = linked("Other names of ops")
 
 print("# Reference\n")
 print([[
-Every function of the library that is no op, and the methods of what they give, as `? flow.np.zeros` at the prompt and
-`flow.help` explain them: written by `docs/write_reference.lua`. What computes in a job is in [ops.md](ops.md).
+Every function and type of the library that is no op, and the methods of what they give, as `? flow.np.zeros` at the
+prompt and `flow.help` explain them: written by `docs/write_reference.lua`. What computes in a job is in
+[ops.md](ops.md).
 
 Where a call is shown with defaults, any parameter may be positional, in the order given, or a key of a trailing table.
 One in brackets may be left out, and so may one with a default. A method is called with a colon.

@@ -162,6 +162,17 @@ end
 
 -- ---- other values -------------------------------------------------------------------------------------------------
 
+local is_type = { type = true, generic = true }
+
+-- What is said of a type where flow.typing makes it; nil of one that a script has put together.
+local function type_text(value, path)
+  local lines = lines_of(debug.getinfo(package.loaded["moonflow.typing"].Tuple, "S"))
+  path = path or path_of(value)
+  local at = lines and path and line_of(lines, path)
+  local comment = at and comment_at(lines, at)
+  return comment and path .. "\n" .. table.concat(comment, "\n")
+end
+
 -- The fields of a table of functions with the first line about each.
 local function folder_text(folder, path)
   local names = {}
@@ -195,6 +206,7 @@ function help.text(value, path)
     local found, full = help.find(value)
     return found ~= nil and help.text(found, full) or help.found_text(value, 80)
   end
+  if is_type[kind] then return type_text(value, path) end
   if kind == "job" then return tostring(value) .. "\ndefined at " .. (value.site or "?") end
   if kind == "ndarray" then return "an ndarray " .. value.dtype .. " " .. tostring(value.shape) end
   local meta = debug.getmetatable(value)
@@ -204,9 +216,10 @@ function help.text(value, path)
   return nil
 end
 
---- The help text of a function without where it is defined.
-function help.text_only(f, path)
-  return (function_text(f, path):gsub("\ndefined at [^\n]*$", ""))
+--- The help text of a function without where it is defined, or that of a type; nil of all else.
+function help.text_only(value, path)
+  if type(value) == "function" then return (function_text(value, path):gsub("\ndefined at [^\n]*$", "")) end
+  return is_type[arguments.kind(value)] and type_text(value, path) or nil
 end
 
 --- The text of the function itself.
@@ -378,7 +391,7 @@ local function all_texts()
   local texts = {}
   for _, values in ipairs({ help.paths(), help.methods() }) do
     for path, value in pairs(values) do
-      local text = type(value) == "function" and help.text_only(value, path)
+      local text = help.text_only(value, path)
       if text then texts[#texts + 1] = read(path, text) end
     end
   end

@@ -72,7 +72,7 @@ for name, value in pairs {
   global_function = job.global_function,
   function_config = function_config.new,
   FunctionConfig = function_config.new,
-  typing = public(typing, "build", "flatten", "is", "is_placeholder"),
+  typing = public(typing, "build", "flatten", "is", "is_flat", "is_placeholder", "keys"),
   FixedTensorDef = typing.FixedTensorDef,
   MirroredTensorDef = typing.MirroredTensorDef,
   scope = public(scope, "enter_default_placement", "new_placement"),

@@ -184,7 +184,10 @@ end
 
 --- Makes a job function:
 --- `flow.global_function { type = "train", inputs = { x = T }, returns = R } (function(x) ... end)`.
---- @param spec? table     type ("predict" by default, or "train"), inputs, returns, name, placement, function_config;
+--- @param spec? table     type ("predict" by default, or "train"), inputs (placeholders, by the names of the body's
+---                        parameters), returns (a type such as tp.Numpy, tp.None, tp.Tuple { tp.Numpy, tp.Numpy } or
+---                        tp.Callback[tp.Numpy]; left out, a call gives a Pending of what the body returns), name,
+---                        placement (of all ops outside of a flow.scope.placement), function_config;
 ---                        or a function_config of the oldest dialect; or the type, with a function_config and such
 ---                        a table behind it: `flow.global_function("train", config, { inputs = ..., returns = R })`
 --- @param inputs? table   after a function_config: the inputs

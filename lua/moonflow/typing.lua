@@ -64,7 +64,8 @@ local function placeholder(where, family, legacy)
     for i, size in ipairs(shape) do
       if not arguments.is_size(size) then
         signature:fail(": shape must be a list of positive whole numbers, entry " .. i .. " is "
-          .. arguments.describe(size))
+          .. arguments.describe(size) .. (type(size) == "number" and size <= 0 and "; arrays of several sizes are "
+          .. "for flow.typing.ListNumpy.Placeholder" or ""))
       end
     end
     return setmetatable({ family = family, shape = shape, dtype = values.dtype, site = errors.site(),
@@ -129,19 +130,24 @@ end
 
 -- ---- leaves -------------------------------------------------------------------------------------------------------
 
+--- One ndarray: `returns = tp.Numpy`. As an input it is tp.Numpy.Placeholder, with a shape and a dtype.
 typing.Numpy = new_type("Numpy", "Numpy")
 --- An input of fixed shape and dtype: `tp.Numpy.Placeholder({ 100, 10 }, { dtype = flow.float })`. One without axes,
 --- of shape {}, takes a number too: `job(x, 0.1)`.
 typing.Numpy.Placeholder = placeholder("flow.typing.Numpy.Placeholder", "Numpy")
 
+--- A list of one ndarray, as a job has one device. As an input it is tp.ListNumpy.Placeholder, which takes several
+--- shapes.
 typing.ListNumpy = new_type("ListNumpy", "ListNumpy")
 --- An input with one array per device, so a list of one, `job({ x })`, of any shape with as many axes and at most as
 --- many elements as this one. The job is traced anew for each shape, and keeps the plans of the latest eight: for
 --- batches of a few lengths, and for the rest of a data set.
 typing.ListNumpy.Placeholder = placeholder("flow.typing.ListNumpy.Placeholder", "ListNumpy")
 
+--- A list of a list of one ndarray, in results and watches that were written for the original.
 typing.ListListNumpy = new_type("ListListNumpy", "ListListNumpy")
 
+--- No result: a call waits for its run, delivers what is watched, and gives nothing.
 typing.None = new_type("None", "None")
 
 --- An input of the oldest dialect: flow.typing.Numpy.Placeholder.
@@ -171,25 +177,31 @@ local function generic(family, check)
   })
 end
 
+--- A list, of as many values as the body puts into one: `returns = tp.List[tp.Numpy]`.
 typing.List = generic("List", function(inner)
   if inner.family == "None" or inner.family == "Callback" then
     errors.raise("invalid_argument", "List[T]: T must be a type of values, got " .. inner.text)
   end
 end)
 
+--- Tables of values however they are nested, lists and names, as the body returns them: `tp.Bundle[tp.Numpy]`.
 typing.Bundle = generic("Bundle", function(inner)
   if inner.family ~= "Numpy" and inner.family ~= "ListNumpy" and inner.family ~= "ListListNumpy" then
     errors.raise("invalid_argument", "Bundle[T]: T must be Numpy, ListNumpy or ListListNumpy, got " .. inner.text)
   end
 end)
 
+--- Makes a job whose calls wait for nothing: `returns = tp.Callback[tp.Numpy]`, or of a tp.Tuple, a tp.Dict and so on,
+--- and `job(x)(function(y) ... end)`. The function gets the results when flow.poll, flow.sync, a later call that wants
+--- room or the end of the script delivers them, in the order of the calls. A call gives a Pending, whose methods wait.
 typing.Callback = generic("Callback", function(inner)
   if inner.family == "Callback" then
     errors.raise("invalid_argument", "Callback[T]: a callback cannot deliver a callback")
   end
 end)
 
---- Several values: multiple values of Lua in returns, calls and callbacks; a list where it is nested.
+--- Several values, `tp.Tuple { tp.Numpy, tp.Numpy }`: multiple values of Lua in returns, calls and callbacks; a list
+--- where it is nested.
 function typing.Tuple(types)
   if type(types) ~= "table" or getmetatable(types) then
     errors.raise("invalid_argument", "Tuple wants a list of types: tp.Tuple { tp.Numpy, tp.Numpy }")

@@ -294,6 +294,10 @@ describe("the help of a function", function()
     assert.equal("flow.dim_gather(x, dim, index, [name])", flow.help("dim_gather"):match("^[^\n]+"))
     assert.truthy(flow.help("dim_gather"):find("flow.dim_gather(x, index, dim)", 1, true))
     assert.equal("flow.np.random.permutation(n)", flow.help("np.random.permutation"):match("^[^\n]+"))
+    assert.equal("flow.typing.Callback\nMakes a job whose calls wait for nothing",
+      flow.help("typing.Callback"):match("^[^:]+"))
+    assert.equal(flow.help("typing.Callback"), flow.help(flow.typing.Callback))
+    assert.is_nil(flow.help(flow.typing.Tuple { flow.typing.Numpy }))
   end)
 end)
 

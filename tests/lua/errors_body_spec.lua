@@ -650,6 +650,8 @@ end)]])
       golden("flow.typing.Numpy.Placeholder: shape must be a list of positive whole numbers, entry 1 is " .. size,
         (">>tp.Numpy.Placeholder({ %s })"):format(size == 1 / 0 and "1 / 0" or "2 ^ 62"))
     end
+    golden("flow.typing.Numpy.Placeholder: shape must be a list of positive whole numbers, entry 1 is -1; arrays of "
+      .. "several sizes are for flow.typing.ListNumpy.Placeholder", ">>tp.Numpy.Placeholder({ -1, 2 })")
   end)
 
   it("of what makes a job has keys", function()
