@@ -24,7 +24,8 @@ local function check_count(name, value, most)
   end
 end
 
---- How many threads the CPU kernels use; before anything is built.
+--- How many threads the CPU kernels use; before anything is built. Where nothing is said: OMP_NUM_THREADS, or one for
+--- each core.
 function config.cpu_threads(count)
   check_count("cpu_threads", count, 4096)
   if settings.threads == count then return end

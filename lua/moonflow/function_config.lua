@@ -189,9 +189,10 @@ end
 --- A configuration to be filled by its methods, `config:default_data_type(flow.float)`,
 --- `config.train:primary_lr(0.1)`. As `function_config` of a job's spec a plain table says the same:
 --- { default_data_type = flow.float }.
---- default_data_type: the dtype of variables and constants that say none (flow.float)
---- default_initializer: what variables begin with that say nothing
+--- default_data_type: the dtype of variables that say none (flow.float). Constants that say none are float32
+--- default_initializer: what variables of flow.get_variable begin with that say nothing; layers have their own
 --- default_placement_scope: a flow.scope.placement for ops outside of one
+--- default_logical_view: a flow.scope.consistent_view or mirrored_view, which on one device are the same
 --- enable_auto_mixed_precision(true, dtype): ops may compute in flow.bfloat16 (default) or flow.float16, whose losses
 ---   want a loss_scale_policy, where that is faster; a step of less than 10 GFLOP on a gpu is as with allow_tf32
 ---   instead. In a table the dtype is mixed_precision_dtype
@@ -207,7 +208,7 @@ end
 --- kept_plans: of how many shapes of its lists a job keeps the plans, those that were used last (8); each has memory of
 ---   its own
 --- indexed_slices_optimizer_conf: a table asks for an optimizer that changes only the rows that were picked
---- train: of the oldest dialect, primary_lr, secondary_lr, loss_scale_factor and model_update_conf
+--- train: of the oldest dialect, primary_lr, secondary_lr (that of biases), loss_scale_factor and model_update_conf
 --- Other options of OneFlow, about memory, NCCL, cuDNN and such, are accepted and change nothing.
 function function_config.new()
   local train = setmetatable({ values = {} }, TrainConfig)

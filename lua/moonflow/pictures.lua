@@ -31,7 +31,7 @@ local function is_hidden(name) return name:sub(1, 1) == "." end
 
 -- Adds the paths of all pictures in a folder and below it, and counts the other files by their endings.
 local function collect(folder, paths, others)
-  local files, folders = core.folder_names(folder)
+  local files, folders = errors.blaming(WHAT, core.folder_names, folder)
   for _, name in ipairs(files) do
     local ending = name:match("%.(%w+)$") or ""
     if READ[ending:lower()] and not is_hidden(name) then
@@ -58,7 +58,7 @@ end
 -- Paths, a label of each, and the names of the classes: those of the folders, or the ones that are given.
 local function read_folder(root, classes)
   root = root:gsub("(.)/+$", "%1")
-  local _, folders = core.folder_names(root)
+  local _, folders = errors.blaming(WHAT, core.folder_names, root)
   local names, number_of = classes or {}, {}
   for k, name in ipairs(names) do number_of[name] = k - 1 end
   local paths, labels, others = {}, {}, {}

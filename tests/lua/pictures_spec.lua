@@ -81,7 +81,7 @@ describe("pictures in folders", function()
   end)
 
   it("that are none are refused", function()
-    raises("not_found", "nowhere", flow.data.Pictures, "nowhere")
+    raises("not_found", "flow.data.Pictures: cannot list 'nowhere'", flow.data.Pictures, "nowhere")
     raises("not_found", "has no folders with pictures; each folder in it is a class", flow.data.Pictures,
       make { a = 1 } .. "/a")
     process.shell(("mkdir '%s/empty'"):format(root))
