@@ -237,7 +237,8 @@ local own = ndarray.own
 
 local function reduction(name, more)
   return arguments.signature("a:" .. name,
-    { { "axis", "list?" }, { "keepdims", "boolean", false }, unpack(more or {}) })
+    { { "axis", "list?", text = "one or several, negative from the end; all when left out" },
+      { "keepdims", "boolean", false, text = "keep the reduced axes with size 1" }, unpack(more or {}) })
 end
 
 local function axes_of(given)
@@ -271,9 +272,8 @@ end
 -- Is it of integers whose sums are given as int64, and means as float64, by ops that need no copy in these?
 local function is_whole(a) return a.dtype == "int8" or a.dtype == "uint8" or a.dtype == "int32" end
 
---- Sum and product; integers are added up as int64. Without an axis a Lua number, with one an ndarray.
---- @param axis? number|table  negative from the end
---- @param keepdims? boolean     keeps the reduced axes with size 1
+--- a:sum adds the elements up and a:prod multiplies them, integers as int64. Without an axis a Lua number, with one an
+--- ndarray.
 --- @overload fun(a: ndarray): number
 for _, name in ipairs({ "sum", "prod" }) do
   local signature = reduction(name)
@@ -284,7 +284,8 @@ for _, name in ipairs({ "sum", "prod" }) do
 end
 
 local mean_signature = reduction("mean")
---- Mean of the elements; integers are taken as float64.
+--- The mean of the elements; integers are taken as float64. Without an axis a Lua number, with one an ndarray.
+--- @error no elements
 --- @overload fun(a: ndarray): number
 function methods.mean(a, ...)
   own(a, "mean")
@@ -294,8 +295,10 @@ function methods.mean(a, ...)
   return reduce("reduce_mean", floating(a), given, mean_signature.where)
 end
 
---- Standard deviation and variance; integers are taken as float64. The sum of squares is divided by the number of
---- elements, or with `ddof = 1`, where they are a sample of what is to be described, by one less.
+--- a:var is the variance and a:std its root, the standard deviation; integers are taken as float64. The sum of squared
+--- distances from the mean is divided by the number of elements, or with `ddof = 1`, where they are a sample of what is
+--- to be described, by one less. Without an axis a Lua number, with one an ndarray.
+--- @error ddof not below the number of elements
 --- @overload fun(a: ndarray): number
 for name, word in pairs({ std = "std", var = "variance" }) do
   local signature = reduction(name, { { "ddof", "integer", 0 } })
@@ -320,7 +323,9 @@ for name, word in pairs({ std = "std", var = "variance" }) do
   end
 end
 
---- The greatest or least element. Without an axis a Lua number, with one an ndarray.
+--- a:max is the greatest element and a:min the least, and either is NaN where one is. Without an axis a Lua number,
+--- with one an ndarray.
+--- @error no elements
 --- @overload fun(a: ndarray): number
 for name, op in pairs({ max = "reduce_max", min = "reduce_min" }) do
   local signature = reduction(name)
@@ -332,7 +337,8 @@ for name, op in pairs({ max = "reduce_max", min = "reduce_min" }) do
   end
 end
 
---- Whether any, or all, elements differ from 0. Without an axis a Lua boolean (a Lua 0 would count as true).
+--- a:any says whether one element differs from 0, a:all whether all do. Without an axis a Lua boolean (a Lua 0 would
+--- count as true), with one an int8 ndarray.
 --- @overload fun(a: ndarray): boolean
 for name, op in pairs({ any = "reduce_any", all = "reduce_all" }) do
   local signature = reduction(name)
@@ -343,7 +349,9 @@ for name, op in pairs({ any = "reduce_any", all = "reduce_all" }) do
   end
 end
 
---- Position of the greatest (least) element along `axis`: int64; without an axis the position in the flattened array.
+--- a:argmax is the place of the greatest element along `axis`, a:argmin that of the least: int64, the first of equals,
+--- and a NaN counts as either. Without an axis the place in the flattened array, a Lua number.
+--- @error several axes; no elements
 --- @overload fun(a: ndarray): integer
 for _, name in ipairs({ "argmax", "argmin" }) do
   local signature = reduction(name)

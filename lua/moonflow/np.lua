@@ -24,6 +24,7 @@ np.random = require "moonflow.np.random"
 
 local array_signature = signature("np.array", { { "source", "any" }, { "dtype", "dtype?" } })
 --- An array of a number, a (nested) table of numbers, a table of arrays of one shape, or another array (copied).
+--- Numbers become float32 where no dtype is said, whole ones too: `np.array({ 2, 0, 1 }, "int64")`. Arrays keep theirs.
 function np.array(source, ...)
   local dtype = array_signature:parse(source, ...).dtype
   if is_array(source) then return source:astype(dtype or source.dtype) end
@@ -67,7 +68,7 @@ local function filled(name, make)
     local given = shape_and_dtype:parse(with_list(...))
     return make(given.dtype, flat_list(given.shape), called)
   end
-  --- What np.zeros, np.ones or np.empty makes, in the shape and dtype of another array.
+  --- As np.zeros, np.ones or np.empty, in the shape of another array, and in its dtype where none is said.
   local array_and_dtype = signature(called .. "_like", { { "a", "ndarray" }, { "dtype", "dtype?" } })
   np[name .. "_like"] = function(...)
     local given = array_and_dtype:parse(...)

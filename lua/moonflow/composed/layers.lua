@@ -108,6 +108,7 @@ end
 
 local convolution_doc = [[
 A convolution with bias and activation.
+formula, sizes: those of flow.nn.conv1d, conv2d and conv3d
 shapes: weight (filters, channels / groups, kernel...), channels last (filters, kernel..., channels / groups);
   bias (filters)
 padding: "VALID", "SAME" (= "SAME_LOWER": an odd pad goes to the top and left), "SAME_UPPER"; a number, or one for each
@@ -233,22 +234,23 @@ end
 
 define("batch_normalization", normalisation_parameters, [[
 Normalises over every axis but `axis`, then scales and shifts: gamma * (x - mean) / sqrt(variance + epsilon) + beta.
-In a train job with the statistics of the batch, which also move the running ones
-(running = running * momentum + batch * (1 - momentum), unbiased variance); else with the running ones. These begin at 0
-and 1, of which momentum^steps is left: 0.37 after 100 steps with 0.99. Short trainings predict better with 0.9.
+In a train job with the statistics of the batch, its variance over the number of elements, which also move the running
+ones (running = running * momentum + batch * (1 - momentum), unbiased variance); else with the running ones. These begin
+at 0 and 1, of which momentum^steps is left: 0.37 after 100 steps with 0.99. Short trainings predict better with 0.9.
 defaults: axis 1, the channels of NCHW (the original: -1); momentum 0.99; epsilon 1e-3
 variables: name-gamma, name-beta, name-moving_mean, name-moving_variance]], function(...)
   return (batch_normalization(...))
 end)
 
-define("batch_normalization_relu", normalisation_parameters, "relu(batch_normalization(x)).", function(...)
+define("batch_normalization_relu", normalisation_parameters, "relu(flow.layers.batch_normalization(inputs)).",
+function(...)
   local out, names = batch_normalization(...)
   return ops.apply("relu", { out }, nil, part(names, "relu"))
 end)
 
 local add_parameters = { { "inputs", "blob" }, { "addend", "blob?" } }
 for i = 2, #normalisation_parameters do add_parameters[i + 1] = normalisation_parameters[i] end
-define("batch_normalization_add_relu", add_parameters, "relu(batch_normalization(x) + addend).",
+define("batch_normalization_add_relu", add_parameters, "relu(flow.layers.batch_normalization(inputs) + addend).",
   function(given, t, signature)
     local out, names = batch_normalization(given, t, signature)
     if given.addend then out = ops.apply("add", { out, given.addend }, nil, part(names, "add")) end
@@ -261,7 +263,8 @@ define("layer_norm", {
   { "name", "string?" },
 }, [[
 Normalises each sample over the axes from begin_norm_axis on, then scales and shifts.
-shapes: gamma and beta have the sizes of the axes from begin_params_axis on
+  out = (inputs - mean) / sqrt(variance + epsilon) * gamma + beta, with the variance over the number of elements
+shapes: inputs (batch, ...) -> alike; gamma and beta have the sizes of the axes from begin_params_axis on
 variables: name-gamma (ones), name-beta (zeros)]],
 function(given, t, signature)
   local x = given.inputs
