@@ -17,8 +17,9 @@ local scale_signature = arguments.signature("flow.optimizer.loss_scale.static_lo
 --- Multiplies the loss's gradient by a factor that is divided out again before the update.
 function loss_scale.policies.static_loss_scale(...)
   local given = scale_signature:parse(...)
-  if given.loss_scale_factor <= 0 then scale_signature:fail(": the factor must be above 0") end
-  return setmetatable({ factor = given.loss_scale_factor }, LossScale)
+  local factor = given.loss_scale_factor
+  if factor <= 0 then scale_signature:fail(": the factor must be above 0, got " .. factor) end
+  return setmetatable({ factor = factor }, LossScale)
 end
 
 local dynamic_signature = arguments.signature("flow.optimizer.loss_scale.dynamic_loss_scale",

@@ -155,7 +155,7 @@ end
 
 local decay_parameters = {
   { "weight_decay", "finite?", engine_default = 0,
-    text = "share of itself, times the learning rate, that a step takes off a variable (PyTorch's AdamW: 0.01)" },
+    text = "share of itself, times the formula's rate, that a step takes off a variable (PyTorch's AdamW: 0.01)" },
   { "weight_decay_includes", "any?", text = "parts of names, taken as they are: only variables with one of them in "
     .. "their name decay" },
   { "weight_decay_excludes", "any?", text = "parts of names: only variables without any of them decay, such as "

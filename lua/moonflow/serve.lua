@@ -263,7 +263,8 @@ function serve.serve_repl(path)
         .. "afterwards")
     end
   end
-  local self = setmetatable({ path = path, listener = core.listen(path), width = 80 }, Server)
+  local listener = errors.blaming("flow.serve_repl", core.listen, path)
+  local self = setmetatable({ path = path, listener = listener, width = 80 }, Server)
   local function to_client(word)
     return function(text)
       if self.client then self.client:send(word, text) end
