@@ -42,7 +42,8 @@ std::vector<TensorType> infer_attention(const OpCall& call) {
             ", wanted (batch, length, heads, width)");
   }
   require(key == Shape({query[0], key[1], query[2], query[3]}), ErrorCode::ShapeMismatch, "query is ", query,
-          ", key is ", key, "; they must be alike but for the length");
+          ", key is ", key,
+          "; they must be alike but for the length, and for a number of heads that divides the query's");
   require(value == Shape({key[0], key[1], key[2], value[3]}), ErrorCode::ShapeMismatch, "key is ", key, ", value is ",
           value, "; they must be alike but for the width");
   const Sizes sizes(query, value);

@@ -50,6 +50,12 @@ shapes: a (..., rows, inner), b (..., inner, columns) or (inner, columns) -> (..
 dtypes: float32, float64, bfloat16 or float16, both inputs alike; sums of the last two are float32
 errors: inner or leading sizes differ; a rank below 2]],
 function(given, t, signature)
+  for _, name in ipairs { "a", "b" } do
+    if rank_of(given[name]) == 1 then
+      signature:fail((": %s is %s, wanted a matrix or a stack of them; flow.expand_dims(%s, %d) makes one of a vector")
+        :format(name, tostring(given[name].shape), name, name == "a" and 0 or -1))
+    end
+  end
   if rank_of(given.a) > 2 and rank_of(given.b) == 2 then return stack_by_matrix(given, t, signature) end
   return equal_ranks(given)
 end)
