@@ -209,6 +209,17 @@ describe("random arrays", function()
   end)
 end)
 
+describe("a seed", function()
+  it("is a whole number", function()
+    raises("invalid_argument", "np.random.default_rng wants a whole number as seed, got nil", function()
+      np.random.default_rng()
+    end)
+    raises("invalid_argument", "np.random.seed wants a whole number as seed, got 0.5", function()
+      np.random.seed(0.5)
+    end)
+  end)
+end)
+
 describe("draws that are a formula of others", function()
   local COUNT, root, pi = 20000, math.sqrt, math.pi
   local rng

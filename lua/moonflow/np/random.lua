@@ -31,6 +31,7 @@ local uniform_signature = signature("np.random.uniform",
   { { "low", "numbers", 0 }, { "high", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
 --- Uniform in [low, high). Without a shape one number, or one for each where a bound is an array.
 --- @return any
+--- @error low above high
 function Generator:uniform(...)
   arguments.check_self(self, Generator, "generator:uniform")
   local given = uniform_signature:parse(...)
@@ -75,6 +76,7 @@ local randint_signature = signature("np.random.randint",
   { { "low", "integer" }, { "high", "integer?" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
 --- Whole numbers in [low, high); with one number, in [0, low). Without a shape one of them.
 --- @return any
+--- @error no whole number between them, or one that the dtype does not have
 function Generator:randint(...)
   arguments.check_self(self, Generator, "generator:randint")
   return whole_numbers(self, randint_signature:parse(...), "np.random.randint")
@@ -82,8 +84,10 @@ end
 
 local integers_signature = signature("np.random.integers", { { "low", "integer" }, { "high", "integer?" },
   { "shape", "list?" }, { "dtype", "dtype", "int64" }, { "endpoint", "boolean", false } })
---- randint by the name that NumPy's generators have for it; with `endpoint = true` up to and with the upper end.
+--- Whole numbers in [low, high), or with one number in [0, low), as np.random.randint draws them; with
+--- `endpoint = true` up to and with the upper end.
 --- @return any
+--- @error those of np.random.randint
 function Generator:integers(...)
   arguments.check_self(self, Generator, "generator:integers")
   return whole_numbers(self, integers_signature:parse(...), "np.random.integers")
@@ -94,6 +98,7 @@ local exponential_signature = signature("np.random.exponential",
 --- Exponential with this mean: the times between what happens at random. Without a shape one number, or one for each
 --- where `scale` is an array.
 --- @return any
+--- @error a scale that is not above 0
 function Generator:exponential(...)
   arguments.check_self(self, Generator, "generator:exponential")
   local given = exponential_signature:parse(...)
@@ -135,6 +140,7 @@ local gamma_signature = signature("np.random.gamma",
   { { "form", "number" }, { "scale", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
 --- Gamma with this form, which NumPy calls its shape, and scale; its mean is their product. Without a shape one number.
 --- @return any
+--- @error a form or a scale that is not above 0
 function Generator:gamma(...)
   arguments.check_self(self, Generator, "generator:gamma")
   local given = gamma_signature:parse(...)
@@ -149,6 +155,7 @@ local beta_signature = signature("np.random.beta",
   { { "a", "number" }, { "b", "number" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
 --- Beta in [0, 1], with mean a / (a + b): the shares that mixup draws. Without a shape one number.
 --- @return any
+--- @error an a or a b that is not above 0
 function Generator:beta(...)
   arguments.check_self(self, Generator, "generator:beta")
   local given = beta_signature:parse(...)
@@ -421,6 +428,7 @@ local choice_signature = signature("np.random.choice",
 --- Draws from the numbers 0 .. a - 1, int64, or from the rows of an array; without a shape, one. `p` has the chance of
 --- each, and all are equal without it. `replace = false` draws none twice.
 --- @return any
+--- @error chances below 0, that do not add up to 1 or are not as many; more without replacement than there are
 function Generator:choice(...)
   arguments.check_self(self, Generator, "generator:choice")
   local given = choice_signature:parse(...)
@@ -442,13 +450,18 @@ function Generator:choice(...)
   return rows and rows:take(places, 0) or places
 end
 
---- A generator of its own: equal seeds give equal draws. `np.random.default_rng(7):uniform(-1, 1, { 5 })`.
---- @return Generator
-function random.default_rng(seed)
+local function generator_of(seed, called)
   if type(seed) ~= "number" or seed % 1 ~= 0 then
-    fail("invalid_argument", "np.random wants a whole number as seed, got " .. arguments.describe(seed))
+    fail("invalid_argument", called .. " wants a whole number as seed, got " .. arguments.describe(seed))
   end
   return setmetatable({ seed = seed, draws = 0 }, Generator)
+end
+
+--- A generator of its own: equal seeds give equal draws. `np.random.default_rng(7):uniform(-1, 1, { 5 })`.
+--- @return Generator
+--- @error a seed that is no whole number; np.random itself draws without one
+function random.default_rng(seed)
+  return generator_of(seed, "np.random.default_rng")
 end
 
 -- The generator of np.random itself follows the one seed: flow.set_seed makes its draws repeatable.
@@ -457,12 +470,12 @@ local shared
 --- Sets the seed of np.random alone.
 --- @return nil
 function random.seed(seed)
-  shared = random.default_rng(seed)
+  shared = generator_of(seed, "np.random.seed")
 end
 random_seed.on_set(random.seed)
 
 local function of_all_scripts()
-  shared = shared or random.default_rng(random_seed.value())
+  shared = shared or generator_of(random_seed.value())
   return shared
 end
 
