@@ -184,6 +184,10 @@ end
 
 --- Makes a job function:
 --- `flow.global_function { type = "train", inputs = { x = T }, returns = R } (function(x) ... end)`.
+--- The body is called once, or for each shape of lists, with its inputs as Blobs: values of the job that have a `name`,
+--- `shape` and `dtype` and no data yet. The operators + - * / % ^ go element by element, and broadcast, with blobs and
+--- arrays of the same dtype and with numbers; all else is in docs/ops.md. The job is called with arrays in the order of
+--- the body's parameters, or by name, `job { x = a }`.
 --- @param spec? table     type ("predict" by default, or "train"), inputs (placeholders, by the names of the body's
 ---                        parameters), returns (a type such as tp.Numpy, tp.None, tp.Tuple { tp.Numpy, tp.Numpy } or
 ---                        tp.Callback[tp.Numpy]; left out, a call gives a Pending of what the body returns), name,

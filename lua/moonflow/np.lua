@@ -25,6 +25,11 @@ np.random = require "moonflow.np.random"
 local array_signature = signature("np.array", { { "source", "any" }, { "dtype", "dtype?" } })
 --- An array of a number, a (nested) table of numbers, a table of arrays of one shape, or another array (copied).
 --- Numbers become float32 where no dtype is said, whole ones too: `np.array({ 2, 0, 1 }, "int64")`. Arrays keep theirs.
+--- It has `shape` (`a.shape[0]` is the first size, `a.shape:count()` how many elements, `a.shape:table()` a list),
+--- `rank`, `dtype`, `nbytes` and `released`; `#a` is the first size, a[i] row i, from 0, and `==` tells whether all is
+--- equal. The operators + - * / % ^ go element by element, and broadcast, with arrays, tables and numbers. Two dtypes
+--- become one that holds both, as in NumPy, where int32 and float32 give float64; a number takes that of the array, but
+--- a fraction makes float64 of integers, as their division does.
 function np.array(source, ...)
   local dtype = array_signature:parse(source, ...).dtype
   if is_array(source) then return source:astype(dtype or source.dtype) end
