@@ -244,10 +244,12 @@ void add(Catalog& catalog, const Row& row) {
 
 void add_reductions(Catalog& catalog) {
   constexpr Accepts all = Accepts::All, floating = Accepts::Floating;
-  const char* const kept = "all -> the same; floats are summed in float64, integers wrap around";
+  const char* const kept = "all -> the same; floats are computed in float64, integers wrap around";
   const char* const floats = "float32, float64 -> the same; summed in float64";
   add<Sum, all>(catalog, {"reduce_sum", "Sum along axes.", "out = sum(x)", kept, sum_grad, -1, 1, true});
-  add<Mean, floating>(catalog, {"reduce_mean", "Mean along axes.", "out = sum(x) / n", floats, mean_grad, -1, 1, true});
+  add<Mean, floating>(catalog,
+                      {"reduce_mean", "Mean along axes; along those of an image, { 2, 3 }, global average pooling.",
+                       "out = sum(x) / n", floats, mean_grad, -1, 1, true});
   add<Max, all, false, true>(
       catalog, {"reduce_max", "Largest element along axes. A NaN wins; equal elements share the gradient.",
                 "out = max(x)", "all -> the same", extreme_grad});

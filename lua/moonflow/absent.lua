@@ -180,6 +180,11 @@ local rows = {
   { "flow.nn", "PoissonNLLLoss", "flow.math.exp(x) - target * x is it, where x is the logarithm of the mean" },
   { "flow.nn", "GaussianNLLLoss",
     "0.5 * (log_variance + (target - x) ^ 2 / flow.math.exp(log_variance)) is it, and keeps the variance above 0" },
+  { "flow.nn", "Conv1d Conv2d Conv3d ConvTranspose2d", "flow.layers.conv2d and its like have weights of their own; "
+    .. "flow.nn.conv2d takes a filter" },
+  { "flow.nn", "LayerNorm RMSNorm", "flow.layers.layer_norm and flow.layers.rms_norm have gamma of their own; "
+    .. "flow.nn.layer_norm takes it" },
+  { "flow.nn", "GLU", "a * flow.math.sigmoid(b) is it, of local a, b = flow.split(x, 2, { axis = 1 })" },
   { "flow.nn", "SoftMarginLoss SoftMarginCriterion", "flow.math.softplus(-target * x) is it, for targets of 1 and -1" },
   { "flow.nn", "HingeEmbeddingLoss MultiMarginLoss HingeEmbeddingCriterion L1HingeEmbeddingCriterion MarginCriterion "
     .. "MultiMarginCriterion MultiLabelMarginCriterion", "flow.nn.relu(margin - x) is a hinge" },

@@ -490,7 +490,7 @@ The raw little-endian bytes as a string; np.from_string reads them.
 @return string]],
   [methods.totable] = [[
 a:totable()
-A (nested) Lua table of the numbers, from 1.
+A (nested) Lua table of the numbers, from 1, as NumPy's tolist gives a list.
 @return table]],
   [methods.release] = [[
 a:release()

@@ -162,7 +162,7 @@ end
 --- @param dtype? string          default: the job's default_data_type (float32)
 --- @param initializer? Initializer  required for a new variable, unless the job has a default one
 --- @param regularizer? Regularizer
---- @param trainable? boolean     default true
+--- @param trainable? boolean     default true; false freezes it: no optimizer changes it
 --- @param model_name? string    "bias": what config.train:secondary_lr is the learning rate of
 --- @param random_seed? number    its own seed, instead of flow.set_seed's
 --- @param distribute? any        the original's, without effect

@@ -364,6 +364,7 @@ describe("functions", function()
       topk = "flow.math.top_k", ["cumulative sum"] = "flow.math.cumsum", ["pixel shuffle"] = "flow.nn.PixelShuffle",
       ["mean squared error"] = "flow.nn.MSELoss", ["kl divergence"] = "flow.nn.KLDivLoss",
       ["he initialization"] = "flow.he_normal_initializer", ["cosine annealing"] = "flow.optimizer.CosineScheduler",
+      ["global average pooling"] = "flow.math.reduce_mean", ["positional encoding"] = "flow.nn.rotary_embedding",
       ["multi head attention"] = "flow.nn.dot_product_attention", ["l2 regularization"] = "flow.regularizers.l2",
     } do
       local first = help.search(words)[1]

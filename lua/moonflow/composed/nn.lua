@@ -258,8 +258,8 @@ define("rotary_embedding", {
   { "interleaved", "boolean", false, text = "a pair is two neighbours, and not the i-th numbers of both halves" },
   { "width", "integer?", text = "how many numbers of a head are turned, from the first on; all when left out" },
 }, [[
-Rotary positions: turns each pair of a head's numbers by an angle that grows with the place in the sequence, so that
-attention sees how far apart a query and a key are. It is for both of them, and not for the values.
+Rotary positional encoding: turns each pair of a head's numbers by an angle that grows with the place in the sequence,
+so that attention sees how far apart a query and a key are. It is for both of them, and not for the values.
   out[p] = x[p] cos(a) - x[q] sin(a), out[q] = x[p] sin(a) + x[q] cos(a), where p and q are the i-th pair of `width`
   numbers and a = place * base^(-2i / width)
 shapes: x (batch, length, heads, width), as flow.nn.dot_product_attention has it -> alike; places (length),

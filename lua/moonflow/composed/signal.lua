@@ -235,7 +235,7 @@ end)
 -- ---- other rates --------------------------------------------------------------------------------------------------
 
 define("resample", rates.parameters_of { "signals", "blob" }, [[
-Signals at another rate, by interpolation with a sinc under Hann's window.
+Signals, such as audio, at another rate, by interpolation with a sinc under Hann's window.
   out[..., j] = sum over n of signals[..., n] * h(n / orig_freq - j / new_freq)
   h(t) = cutoff / orig_freq * sinc(cutoff * t) * cos(pi / 2 * cutoff * t / lowpass_filter_width)^2 where
     |cutoff * t| < lowpass_filter_width, else 0, with sinc(u) = sin(pi u) / (pi u)
