@@ -112,12 +112,25 @@ local function whole(called, lines, signature)
   return table.concat(parts, "\n") .. (#texts > 1 and "\n" .. table.concat(texts, "\n") or "")
 end
 
--- "(a, b, ...)"; a method's without the value before the colon, which flow.np.random's have not.
-local function parameters_text(f, info, path)
-  local names = {}
+-- "(a, [b], ...)"; a method's without the value before the colon, which flow.np.random's have not. The comment tells
+-- what may be left out, and what is behind those that have a name.
+local function parameters_text(f, info, path, comment)
+  local names, told, shown = {}, {}, {}
+  for _, line in ipairs(comment) do
+    local name, mark = line:match("^@param%s+([%a_][%w_]*)(%??)")
+    if name then
+      told[#told + 1] = name
+      shown[name] = mark == "?" and "[" .. name .. "]" or name
+    end
+  end
   local is_method = path and path:find(":", 1, true) or debug.getlocal(f, 1) == "self"
-  for i = is_method and 2 or 1, info.nparams do names[#names + 1] = debug.getlocal(f, i) or "?" end
-  if info.isvararg then names[#names + 1] = "..." end
+  for i = is_method and 2 or 1, info.nparams do
+    local name = debug.getlocal(f, i) or "?"
+    names[#names + 1] = shown[name] or name
+  end
+  local count = #names
+  for i = count + 1, info.isvararg and #told or 0 do names[i] = shown[told[i]] end
+  if info.isvararg and #names == count then names[count + 1] = "..." end
   return "(" .. table.concat(names, ", ") .. ")"
 end
 
@@ -146,8 +159,8 @@ local function function_text(f, path)
   if not is_lua and not ndarray.texts[f] then return (path or "function") .. "(...)\na function written in C" end
   local signature = arguments.signature_of(f)
   local lines = {}
-  local is_parameter = false
-  for _, line in ipairs(help.comment(f, path) or {}) do
+  local is_parameter, comment = false, help.comment(f, path) or {}
+  for _, line in ipairs(comment) do
     is_parameter = line:find("^@param") ~= nil or is_parameter and line:find("^%s") ~= nil
     -- What goes on about a parameter stands under its text in the source.
     lines[#lines + 1] = without_marks(is_parameter and line:gsub("^%s+", "    ") or line)
@@ -155,7 +168,7 @@ local function function_text(f, path)
   -- The comment of a method in C begins with how it is called.
   if not is_lua then return table.concat(lines, "\n") end
   if signature and path and path:find(":", 1, true) then signature = signature:called(path) end
-  local called = signature and signature:text() or (path or "function") .. parameters_text(f, info, path)
+  local called = signature and signature:text() or (path or "function") .. parameters_text(f, info, path, comment)
   local place = info.source:match(".*(moonflow/[%w_/]+%.lua)$") or info.short_src
   return whole(called, lines, signature) .. ("\ndefined at %s:%d"):format(place, info.linedefined)
 end

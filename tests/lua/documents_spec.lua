@@ -293,6 +293,8 @@ describe("the help of a function", function()
   it("says the order that calls take", function()
     assert.equal("flow.dim_gather(x, dim, index, [name])", flow.help("dim_gather"):match("^[^\n]+"))
     assert.truthy(flow.help("dim_gather"):find("flow.dim_gather(x, index, dim)", 1, true))
+    assert.equal("flow.watch(value, [dtype], [handler], [options])", flow.help("watch"):match("^[^\n]+"))
+    assert.equal("flow.zip(...)", flow.help("zip"):match("^[^\n]+"))
     assert.equal("flow.np.random.permutation(n)", flow.help("np.random.permutation"):match("^[^\n]+"))
     assert.equal("flow.typing.Callback\nMakes a job whose calls wait for nothing",
       flow.help("typing.Callback"):match("^[^:]+"))

@@ -214,8 +214,8 @@ job(x)
     local run = typed("? flow.layers.conv2d\nflow.nn.relu?\n?flow.watch\n? flow.optimizer.SGD\n?convd2\n")
     for _, text in ipairs({
       "flow.layers.conv2d(inputs, filters, kernel_size = 1", "shapes: weight (filters", "flow.nn.relu(x",
-      "flow.watch(value, ...)", "errors: outside a job", "flow.optimizer.SGD(lr_scheduler, momentum = 0.9",
-      "w = w - rate * g",
+      "flow.watch(value, [dtype], [handler], [options])", "errors: outside a job",
+      "flow.optimizer.SGD(lr_scheduler, momentum = 0.9", "w = w - rate * g",
     }) do assert.truthy(run.out:find(text, 1, true), text) end
     assert.truthy(run.err:find("did you mean flow.layers.conv2d, flow.nn.conv2d?", 1, true))
   end)
