@@ -442,6 +442,8 @@ local function hint_of(wanted_kind, value, name)
   elseif wanted_kind == "string" and io_type(value) then
     return name == "path" and "; it takes the path, and opens the file itself"
       or name == "bytes" and "; file:read(\"*a\") gives those of a file" or ""
+  elseif name == "name" and kind == "number" then
+    return "; several numbers are one argument as a list, such as { 2, 3 }"
   elseif wanted_kind == "callable" and kind == "string" then
     return "; write the function itself, such as flow.nn.relu"
   elseif wanted_kind == "initializer" and kind == "function" then

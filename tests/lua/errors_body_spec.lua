@@ -13,6 +13,9 @@ describe("inside a body", function()
     golden("flow.matmul: b is (3), wanted a matrix or a stack of them; flow.expand_dims(b, -1) makes one of a vector",
       body [[
 >>  local y = flow.matmul(x, flow.zeros({ 3 }))]])
+    golden("flow.reshape: argument 3 ('name') must be a string, got 3; several numbers are one argument as a list, "
+      .. "such as { 2, 3 }", body [[
+>>  local y = flow.reshape(x, 2, 3)]])
     golden("matmul 'hidden': inner sizes differ: a is (100, 784), b is (512, 28) transposed, so 784 against 28", body [[
   local w = flow.get_variable("w", { shape = { 512, 28 }, initializer = flow.zeros_initializer() })
 >>  local y = flow.matmul(x, w, { transpose_b = true, name = "hidden" })
