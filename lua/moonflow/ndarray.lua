@@ -364,7 +364,11 @@ for _, name in ipairs({ "argmax", "argmin" }) do
     end
     refuse_empty(a, name, given)
     local axis = axes[1]
-    if not axis then return evaluate(name, { a:ravel() }, { axis = 0 }):item() end
+    if not axis then
+      local place, ones = evaluate(name, { a:ravel() }, { axis = 0 }), {}
+      for i = 1, a.rank do ones[i] = 1 end
+      return given.keepdims and place:reshape(ones) or place:item()
+    end
     local result = evaluate(name, { a }, { axis = axis }, signature.where)
     return given.keepdims and (evaluate("expand_dims", { result }, { axis = axis })) or result
   end
