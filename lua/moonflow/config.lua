@@ -90,7 +90,7 @@ for _, name in ipairs { "gpu_device_num", "cpu_device_num", "machine_num" } do
 end
 local without_meaning = {
   "enable_debug_mode", "reserved_host_mem_mbyte", "reserved_device_mem_mbyte", "use_rdma", "enable_model_io_v2",
-  "enable_legacy_model_io", "enable_tensor_float_32_compute", "nccl_use_compute_stream", "collect_act_event",
+  "enable_legacy_model_io", "nccl_use_compute_stream", "collect_act_event",
   "comm_net_worker_num", "enable_numa_aware_cuda_malloc_host", "max_mdsave_worker_num", "persistence_buf_byte",
   "rdma_mem_block_mbyte", "rdma_recv_msg_buf_mbyte", "save_downloaded_file_to_local_fs",
   "thread_enable_local_message_queue",
@@ -99,6 +99,9 @@ local without_meaning = {
 for _, name in ipairs(without_meaning) do
   config[name] = function() end
 end
+
+--- A setting of the original, which changes nothing here: `allow_tf32` in the function_config of a job does.
+function config.enable_tensor_float_32_compute() end
 
 --- Ops from shared libraries, in the original; an error here.
 function config.load_library()
