@@ -501,8 +501,7 @@ end
 
 --- Is it of the machinery of train jobs, and not of a script's or a layer's making?
 function variable.is_system(name)
-  local record = records[name]
-  return record ~= nil and record.system == true
+  return records[name] ~= nil and records[name].system == true
 end
 
 -- Does a variable of this dtype take values of that one as they are? Weights are often stored in 16 bits.
@@ -513,9 +512,8 @@ end
 --- Checks all values, calls `tell(names, types)` where some have no variable, and sets the others. `types` has those
 --- that there are, by name.
 function variable.load(values, where, tell)
-  local handle, types = session.handle(), {}
+  local handle, types, names = session.handle(), {}, {}
   for _, entry in ipairs(variable.known(where)) do types[entry.name] = entry end
-  local names = {}
   for name, value in pairs(values) do
     local entry = types[name]
     if type(name) ~= "string" then
