@@ -84,7 +84,7 @@ struct Max {
   using Center = NoCenter;
   static constexpr T kStart =
       std::is_floating_point_v<T> ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
-  MOONFLOW_BOTH static T fold(T acc, T x, double) { return x > acc || x != x ? x : acc; }  // a NaN wins
+  MOONFLOW_BOTH static T fold(T acc, T x, double) { return (x > acc) | (x != x) ? x : acc; }  // a NaN wins
   MOONFLOW_BOTH static T merge(T a, T b) { return fold(a, b, 0); }
   MOONFLOW_BOTH static T finish(T acc, int64_t, double) { return acc; }
 };
@@ -94,7 +94,7 @@ struct Min {
   using Center = NoCenter;
   static constexpr T kStart =
       std::is_floating_point_v<T> ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max();
-  MOONFLOW_BOTH static T fold(T acc, T x, double) { return x < acc || x != x ? x : acc; }
+  MOONFLOW_BOTH static T fold(T acc, T x, double) { return (x < acc) | (x != x) ? x : acc; }
   MOONFLOW_BOTH static T merge(T a, T b) { return fold(a, b, 0); }
   MOONFLOW_BOTH static T finish(T acc, int64_t, double) { return acc; }
 };

@@ -6,8 +6,10 @@
 
 #include "engine/session.h"
 #include "kernels/catalog.h"
+#include "values.h"
 
 using namespace moonflow;
+using moonflow::testing::same;
 
 namespace {
 
@@ -35,27 +37,38 @@ std::vector<double> plain_sums(const Tensor& x, const std::vector<bool>& reduced
   return sums;
 }
 
-Tensor sum(int threads, const Tensor& x, const Ints& axes) {
+Tensor square_of(const Tensor& x) {
+  Tensor square = Tensor::allocate(x.type());
+  for (int64_t i = 0; i < x.count(); ++i) square.data<float>()[i] = x.data<float>()[i] * x.data<float>()[i];
+  return square;
+}
+
+Tensor reduced_by(const char* op, int threads, const Tensor& x, const Ints& axes) {
   Session session(all_ops(), make_cpu_device(threads));
-  return session.evaluate("reduce_sum", {x}, {{"axis", axes}})[0];
+  return session.evaluate(op, {x}, {{"axis", axes}})[0];
 }
 
 }  // namespace
 
-TEST_CASE("sums over any axes are right, with the same bits for any number of threads") {
-  for (const Shape& shape : {Shape{7, 37, 11, 133}, Shape{5, 301, 3, 7}}) {  // the second has short runs at its end
+TEST_CASE("sums and variances over any axes are right, with the same bits for any number of threads") {
+  // Long runs at the end, short ones, and few columns.
+  for (const Shape& shape : {Shape{7, 37, 11, 133}, Shape{5, 301, 3, 7}, Shape{3, 2, 1000, 6}, Shape{2, 3, 90, 16}}) {
     const Tensor x = drawn(shape);
     for (const Ints& axes :
          {Ints{0, 1, 2, 3}, Ints{0}, Ints{3}, Ints{2, 3}, Ints{0, 2, 3}, Ints{1, 2}, Ints{0, 1}, Ints{0, 2}}) {
       std::vector<bool> reduced(4, false);
       for (const int64_t axis : axes) reduced[axis] = true;
       CAPTURE(shape, str(AttrValue(axes)));
-      const Tensor one = sum(1, x, axes), three = sum(3, x, axes);
-      const std::vector<double> expected = plain_sums(x, reduced);
-      bool right = true;
+      const Tensor one = reduced_by("reduce_sum", 1, x, axes), three = reduced_by("reduce_sum", 3, x, axes);
+      const Tensor variance = reduced_by("reduce_variance", 1, x, axes);
+      const std::vector<double> expected = plain_sums(x, reduced), squares = plain_sums(square_of(x), reduced);
+      const double count = static_cast<double>(x.count()) / static_cast<double>(expected.size());
+      bool right = same(variance, reduced_by("reduce_variance", 3, x, axes));
       for (size_t i = 0; i < expected.size(); ++i) {
         right = right && one.data<float>()[i] == three.data<float>()[i];
         right = right && one.data<float>()[i] == Approx(expected[i]).epsilon(1e-7);
+        const double mean = expected[i] / count;
+        right = right && variance.data<float>()[i] == Approx(squares[i] / count - mean * mean).margin(1e-6);
       }
       CHECK(right);
     }
@@ -110,7 +123,8 @@ TEST_CASE("sums and products of integers wrap around in their own bits, and extr
 TEST_CASE("a long sum of float32 keeps its digits") {
   Tensor x = Tensor::allocate({DType::Float32, {1 << 22}});
   std::fill(x.data<float>(), x.data<float>() + x.count(), 0.1f);
-  CHECK(sum(2, x, {}).data<float>()[0] == Approx(static_cast<double>(0.1f) * (1 << 22)).epsilon(1e-7));
+  CHECK(reduced_by("reduce_sum", 2, x, {}).data<float>()[0] ==
+        Approx(static_cast<double>(0.1f) * (1 << 22)).epsilon(1e-7));
 }
 
 TEST_CASE("extremes and their positions treat a NaN as the winner, and the first of equals wins") {
