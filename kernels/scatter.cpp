@@ -13,6 +13,7 @@
 #include "kernels/boxes.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/elementwise.h"
 #include "kernels/scatter_assign.h"
 #include "kernels/types.h"
@@ -27,25 +28,79 @@ void lower(std::atomic<int64_t>& to, int64_t value) {
   }
 }
 
+// Indices are looked through before anything is made of them, which takes little time by itself.
+template <class Index>
+void check_rows(const PickedRows& p, const Shape& indices, const Index* index_at) {
+  constexpr int64_t kNothing = std::numeric_limits<int64_t>::max();
+  std::atomic<int64_t> bad{kNothing};  // the first one
+  // As unsigned numbers, of which those below 0 are large ones.
+  using Place = std::conditional_t<(sizeof(Index) < 4), uint32_t, std::make_unsigned_t<Index>>;
+  const auto is_bad = [=](int64_t i, int64_t bound) {
+    constexpr int64_t kMost = std::numeric_limits<Index>::max();
+    return Place{std::make_unsigned_t<Index>(index_at[i])} > static_cast<Place>(std::min(bound - 1, kMost));
+  };
+  const int64_t length = p.length;
+  parallel_for(p.tuples(), kGrain, [&](int64_t first, int64_t last) {
+    Place any_bad = 0;
+    const auto look_through = [&, is_bad](int64_t axis, auto stride) {
+      widest([&any_bad, is_bad, first, last, axis, stride, bound = p.bounds[axis]] {
+        Place any = bound == 0;
+        for (int64_t i = first; i < last; ++i) any |= is_bad(i * stride + axis, bound);
+        any_bad |= any;
+      });
+    };
+    if (length == 1)
+      look_through(0, std::integral_constant<int64_t, 1>());
+    else
+      for (int64_t axis = 0; axis < length; ++axis) look_through(axis, length);
+    for (int64_t i = first * length; any_bad != 0 && i < last * length; ++i) {
+      const int64_t bound = p.bounds[i % length];
+      if (bound == 0 || is_bad(i, bound)) return lower(bad, i);
+    }
+  });
+  if (bad != kNothing) fail_index(p, indices, bad, static_cast<int64_t>(index_at[bad]));
+}
+
+// Calls take(pick, row) for picks [first, last) of all blocks, whose rows are counted on by `apart` from block to
+// block.
+template <class Index, class Take>
+void each_row(const PickedRows& p, int64_t apart, const Index* index_at, int64_t first, int64_t last,
+              const Take& take) {
+  const int64_t picks = p.picks, span = p.within, length = p.length;
+  int64_t block = first / picks * apart, pick = first % picks;
+  for (int64_t end; first < last; first = end, block += apart, pick = 0) {
+    end = std::min(first + picks - pick, last);
+    const Index* at = index_at + (p.shared ? pick : first) * length;
+    if (length == 1 && span == 1) {  // whose step is 1
+      for (int64_t i = first; i < end; ++i, ++at) take(i, block + static_cast<int64_t>(*at));
+      continue;
+    }
+    for (int64_t i = first, within = pick % span; i < end; ++i, at += length) {
+      int64_t row = block + within;
+      for (int64_t axis = 0; axis < length; ++axis) row += static_cast<int64_t>(at[axis]) * p.steps[axis];
+      take(i, row);
+      if (++within == span) within = 0;
+    }
+  }
+}
+
+// Calls f with a value of the integers' dtype.
+template <class F>
+void visit_indices(DType dtype, const F& f) {
+  visit(dtype, [&](auto zero) {
+    if constexpr (std::is_integral_v<decltype(zero)>) f(zero);
+  });
+}
+
 }  // namespace
 
 void find_rows(const PickedRows& p, const TensorType& indices, const void* given, int64_t* rows) {
-  constexpr int64_t kNothing = std::numeric_limits<int64_t>::max();
-  std::atomic<int64_t> bad{kNothing};  // the first one
-  visit(indices.dtype, [&](auto zero) {
+  visit_indices(indices.dtype, [&](auto zero) {
     const auto* const index_at = static_cast<const decltype(zero)*>(given);
+    check_rows(p, indices.shape, index_at);
     parallel_for(p.tuples(), kGrain, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) {
-        int64_t row = p.within > 1 ? i % p.within : 0;
-        for (int axis = 0; axis < p.length; ++axis) {
-          const int64_t flat = i * p.length + axis, index = static_cast<int64_t>(index_at[flat]);
-          if (index < 0 || index >= p.bounds[axis]) return lower(bad, flat);
-          row += index * p.steps[axis];
-        }
-        rows[i] = row;
-      }
+      each_row(p, 0, index_at, first, last, [=](int64_t i, int64_t row) { rows[i] = row; });
     });
-    if (bad != kNothing) fail_index(p, indices.shape, bad, static_cast<int64_t>(index_at[bad]));
   });
 }
 
@@ -75,25 +130,21 @@ class NamedRows {
 
 // Moves rows of `units` values of T.
 template <class T>
-Launch take_units(const PickedRows& p, const NamedRows& named, int64_t units) {
+Launch take_units(const PickedRows& p, const TensorType& indices, int input, int64_t units) {
   return [=](const LaunchCall& at) {
-    named.find(at);
-    if (units == 0) return;
     const T* const value = at.input<T>(0);
     T* const out = at.output<T>(0);
-    parallel_for(p.blocks * p.picks, kGrain / std::max<int64_t>(units, 1) + 1, [&](int64_t first, int64_t last) {
-      while (first < last) {
-        const int64_t block = first / p.picks, pick = first % p.picks;
-        const int64_t count = std::min(p.picks - pick, last - first);
-        const int64_t* const rows = named.of_block(at, block) + pick;
-        const T* const from = value + block * p.rows * units;
-        T* const to = out + first * units;
+    visit_indices(indices.dtype, [&](auto zero) {
+      const auto* const index_at = static_cast<const decltype(zero)*>(at.inputs[input]);
+      check_rows(p, indices.shape, index_at);
+      if (units == 0) return;
+      parallel_for(p.blocks * p.picks, kGrain / units + 1, [&](int64_t first, int64_t last) {
+        const auto take = [&](const auto& move) { each_row(p, p.rows, index_at, first, last, move); };
         if (units == 1)
-          for (int64_t i = 0; i < count; ++i) to[i] = from[rows[i]];
+          take([=](int64_t i, int64_t row) { out[i] = value[row]; });
         else
-          for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * units, from + rows[i] * units, units * sizeof(T));
-        first += count;
-      }
+          take([=](int64_t i, int64_t row) { std::memcpy(out + i * units, value + row * units, units * sizeof(T)); });
+      });
     });
   };
 }
@@ -174,13 +225,13 @@ class ScatterRows {
 
 }  // namespace
 
-Launch take_rows(KernelCall& call, const PickedRows& places, int indices) {
-  const NamedRows named(call, places, indices);
+Launch take_rows(KernelCall& call, const PickedRows& places, int input) {
+  const TensorType& indices = call.inputs[input];
   const int64_t row_bytes = places.inner * size_of(call.inputs[0].dtype);
-  if (row_bytes % 8 == 0) return take_units<uint64_t>(places, named, row_bytes / 8);
-  if (row_bytes % 4 == 0) return take_units<uint32_t>(places, named, row_bytes / 4);
-  if (row_bytes % 2 == 0) return take_units<uint16_t>(places, named, row_bytes / 2);
-  return take_units<uint8_t>(places, named, row_bytes);
+  if (row_bytes % 8 == 0) return take_units<uint64_t>(places, indices, input, row_bytes / 8);
+  if (row_bytes % 4 == 0) return take_units<uint32_t>(places, indices, input, row_bytes / 4);
+  if (row_bytes % 2 == 0) return take_units<uint16_t>(places, indices, input, row_bytes / 2);
+  return take_units<uint8_t>(places, indices, input, row_bytes);
 }
 
 Launch scatter_rows(KernelCall& call, const PickedRows& places, Into into, int initial, int indices, int updates) {

@@ -95,6 +95,48 @@ TEST_CASE("dim_gather picks along an axis, each element for itself") {
   CHECK(numbers(session.evaluate("dim_gather", {x, first}, {{"dim", int64_t{0}}})[0]) == Values{10, 1, 12});
 }
 
+TEST_CASE("dim_gather and gather read the same places by any number of threads, with indices of any integers") {
+  Session one = make_session(1), three = make_session(3);
+  const Shape shape{40, 50, 60};
+  const Tensor x = random_values({DType::Float32, shape}, 1);
+  for (int axis = 0; axis < 3; ++axis) {
+    Shape picks = shape;
+    picks[axis] = 23;
+    const int64_t inner = shape.count(axis + 1, 3), size = shape[axis];
+    const Tensor places = integers(picks, size, 2), rows = integers({23}, size, 3);
+    Tensor along = Tensor::allocate({DType::Float32, picks}), by_row = Tensor::allocate(along.type());
+    for (int64_t i = 0; i < along.count(); ++i) {
+      const int64_t block = i / (23 * inner) * size * inner, within = i % inner;
+      along.data<float>()[i] = x.data<float>()[block + places.data<int32_t>()[i] * inner + within];
+      by_row.data<float>()[i] = x.data<float>()[block + rows.data<int32_t>()[i / inner % 23] * inner + within];
+    }
+    for (const DType dtype : {DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) {
+      CAPTURE(axis, dtype);
+      const auto indices = [&](const Tensor& of) { return one.evaluate("cast", {of}, {{"dtype", dtype}})[0]; };
+      for (Session* session : {&one, &three}) {
+        CHECK(same(session->evaluate("dim_gather", {x, indices(places)}, {{"dim", int64_t{axis}}})[0], along));
+        CHECK(same(session->evaluate("gather", {x, indices(rows)}, {{"axis", int64_t{axis}}})[0], by_row));
+      }
+    }
+  }
+}
+
+TEST_CASE("an index outside of its axis is found in every integer dtype") {
+  Session session = make_session();
+  const Tensor x = random_values({DType::Float32, {3, 7}}, 1), wide = random_values({DType::Float32, {2, 300}}, 1);
+  for (const DType dtype : {DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) {
+    for (const double bad : {7.0, -1.0, 120.0}) {
+      CAPTURE(dtype, bad);
+      const Tensor given = Tensor::of<double>({3, 1}, {6, bad, 0});
+      const Tensor index = session.evaluate("cast", {given}, {{"dtype", dtype}})[0];
+      if (dtype == DType::UInt8 && bad < 0) continue;  // which it has not
+      CHECK_THROWS_AS(session.evaluate("dim_gather", {x, index}, {{"dim", int64_t{1}}}), Error);
+    }
+    const Tensor far = session.evaluate("cast", {Tensor::of<double>({2, 1}, {127, 0})}, {{"dtype", dtype}})[0];
+    CHECK_NOTHROW(session.evaluate("dim_gather", {wide, far}, {{"dim", int64_t{1}}}));
+  }
+}
+
 TEST_CASE("sums have one order, and the same bits for any number of threads") {
   Session one = make_session(1), two = make_session(2), three = make_session(3);
   struct Case {

@@ -41,6 +41,14 @@ local function gather_within(given, t, signature)
         :format(count, i, tostring(params.shape), tostring(indices.shape)) .. (meant or ""))
     end
   end
+  if rank == count + 1 then
+    local sizes = indices.shape:table()
+    local line = { unpack(sizes, 1, count) }
+    line[rank] = -1
+    local picked = ops.apply("dim_gather", { params, ops.apply("reshape", { indices }, { shape = line }) },
+      { dim = count }, given.name)
+    return (ops.apply("reshape", { picked }, { shape = sizes }))
+  end
   -- Of a small dtype the places in a batch could be too large for it.
   local dtype, sizes = indices.dtype == "int64" and "int64" or "int32", indices.shape:table()
   local coordinates = {}
