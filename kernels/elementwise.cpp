@@ -142,7 +142,7 @@ Launch launch_beside_channels(Loop loop, KernelCall& call) {
 
 // Runs of neighbours as short as this cost less than beginning a loop over them. So what is repeated is written out,
 // for a block of the result at a time that stays in the nearest cache, and the loop goes over the block.
-constexpr int64_t kShortRun = 32, kBlock = 512;
+constexpr int64_t kShortRun = 128, kBlock = 1024;
 
 std::vector<Broadcast<1>::Axis> axes_around_runs(const Broadcast<2>& geometry, int operand) {
   std::vector<Broadcast<1>::Axis> axes;
@@ -156,13 +156,15 @@ struct Runs {
   Broadcast<1> starts;  // where in the operand the runs of the result begin, a run for each element
   int64_t length;
   bool is_repeated;
-  bool steps;  // from element to element of a run, which are one otherwise
+  bool steps;   // from element to element of a run, which are one otherwise
+  bool is_one;  // the same run everywhere
 
   Runs(const Broadcast<2>& geometry, int operand, bool repeated)
       : starts(axes_around_runs(geometry, operand)),
         length(geometry.axes.back().size),
         is_repeated(repeated),
-        steps(geometry.axes.back().steps[operand] != 0) {}
+        steps(geometry.axes.back().steps[operand] != 0),
+        is_one(steps && starts.axes.size() == 1 && starts.axes[0].steps[0] == 0) {}
 
   // The block has room for a register more, which the next run overwrites.
   template <class T>
@@ -173,10 +175,10 @@ struct Runs {
       starts.for_each_run(first, last, [&](int64_t at, int64_t count, const std::array<int64_t, 1>& offsets) {
         const T* from = static_cast<const T*>(data) + offsets[0];
         T* to = static_cast<T*>(block) + (at - first) * n;
-        for (int64_t i = 0; i < count; ++i, from += step, to += n) {
-          if (steps)
-            std::memcpy(to, from, n * sizeof(T));
-          else
+        if (steps) {
+          for (int64_t i = 0; i < count; ++i, from += step, to += n) std::memcpy(to, from, n * sizeof(T));
+        } else {
+          for (int64_t i = 0; i < count; ++i, from += step, to += n)
             for (int64_t k = 0; k < n; k += kLanes) std::fill_n(to + k, kLanes, *from);
         }
       });
@@ -193,13 +195,14 @@ Launch launch_by_blocks(Loop loop, const Broadcast<2>& geometry, const KernelCal
   return [=](const LaunchCall& launch) {
     parallel_for(count / length, std::max<int64_t>(1, loop.grain / length), [&](int64_t first, int64_t last) {
       alignas(64) char blocks[2][kBlock * sizeof(AnyElement) + 64];
-      for (int64_t end; first < last; first = end) {
+      bool is_written = false;
+      for (int64_t end; first < last; first = end, is_written = true) {
         end = std::min(first + kBlock / length, last);
         Operand read[2];
         for (int i = 0; i < 2; ++i) {
           read[i] = {launch.input<char>(i) + first * run_bytes, true};
           if (!operands[i].is_repeated) continue;
-          (operands[i].*write)(launch.inputs[i], first, end, blocks[i]);
+          if (!is_written || !operands[i].is_one) (operands[i].*write)(launch.inputs[i], first, end, blocks[i]);
           read[i].data = blocks[i];
         }
         loop.run((end - first) * length, read, launch.output<char>(0) + first * out_bytes);
