@@ -10,18 +10,19 @@
 namespace moonflow {
 namespace {
 
-// Of so many lanes beside one another. The sums may lie where the elements do.
-template <class T>
-void sum_up(const InOrder& order, int64_t count, const T* x, T* out) {
+// Of so many lanes that begin `apart` from one another. The sums may lie where the elements do.
+template <class T, class Apart>
+void sum_up(const InOrder& order, int64_t count, Apart apart, const T* x, T* out) {
   using Acc = CumulativeSum<T>;
+  static_assert(cpu::kTogether <= cpu::kBeside);
   Acc sums[cpu::kBeside] = {};
   for (int64_t i = 0; i < order.n; ++i) {
     const int64_t at = order.at(i);
 #pragma GCC ivdep
     for (int64_t j = 0; j < count; ++j) {
       const Acc before = sums[j];
-      sums[j] = before + static_cast<Acc>(x[at + j]);
-      out[at + j] = static_cast<T>(order.exclusive ? before : sums[j]);
+      sums[j] = before + static_cast<Acc>(x[at + j * apart]);
+      out[at + j * apart] = static_cast<T>(order.exclusive ? before : sums[j]);
     }
   }
 }
@@ -34,12 +35,19 @@ Launch prepare_cumsum(KernelCall& call) {
     return [=](const LaunchCall& at) {
       const T* const x = at.input<T>(0);
       T* const out = at.output<T>(0);
+      // A sum waits for the one before it, as long as four other operations take; so rows are summed some at a time.
+      const int64_t grain = cpu::kGrain / 4 / std::max<int64_t>(lanes.n, 1) + 1;
+      if (lanes.stride == 1 && lanes.count > 1) {
+        cpu::for_rows_together(lanes.count, grain, [&](int64_t row, int64_t count) {
+          sum_up(order, count, order.n, x + row * order.n, out + row * order.n);
+        });
+        return;
+      }
+      constexpr std::integral_constant<int64_t, 1> neighbours;
       const auto beside = [=](int64_t lane, int64_t count) {
         const int64_t start = lanes.start(lane);
-        sum_up(order, count, x + start, out + start);
+        sum_up(order, count, neighbours, x + start, out + start);
       };
-      // A sum waits for the one before it, as long as four other operations take.
-      const int64_t grain = cpu::kGrain / 4 / std::max<int64_t>(lanes.n, 1) + 1;
       cpu::for_each_lane(lanes, grain, [=](int64_t lane) { beside(lane, 1); }, beside);
     };
   });

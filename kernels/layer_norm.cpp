@@ -7,6 +7,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/side_sums.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/formula.h"
@@ -49,6 +50,33 @@ TensorType per_row_type(const OpCall& call) {
   return {call.dtype(0), Shape(x.begin(), x.begin() + wrap_axis(call.attrs.integer("begin_norm_axis"), x.rank()))};
 }
 
+// What each of some rows is normalised by: the centre, which is the mean or 0, and the variance about it. Short rows
+// are gone through side by side.
+template <class T>
+void measure(const T* x, int64_t rows, int64_t n, bool centred, double* centre, double* variance) {
+  constexpr int64_t kShort = 32;
+  const double count = static_cast<double>(n);
+  const auto squared = [](double distance) { return distance * distance; };
+  if (n > kShort) {
+    for (int64_t r = 0; r < rows; ++r, x += n) {
+      const double c = centred ? cpu::side_sum(n, [=](int64_t i) { return x[i]; }) / count : 0;
+      centre[r] = c;
+      variance[r] = cpu::side_sum(n, [=](int64_t i) { return squared(x[i] - c); }) / count;
+    }
+    return;
+  }
+  const auto mean_beside = [=](double* mean, const auto& term) {
+    std::fill_n(mean, rows, 0.0);
+    for (int64_t i = 0; i < n; ++i) {
+#pragma GCC ivdep
+      for (int64_t r = 0; r < rows; ++r) mean[r] += term(r, x[r * n + i]);
+    }
+    for (int64_t r = 0; r < rows; ++r) mean[r] /= count;
+  };
+  mean_beside(centre, [=](int64_t, T value) { return centred ? value : T(0); });
+  mean_beside(variance, [=](int64_t r, T value) { return squared(value - centre[r]); });
+}
+
 Launch prepare_layer_norm(KernelCall& call) {
   const Rows view(call.inputs[0].shape, call.attrs.integer("begin_norm_axis"));
   const double epsilon = call.attrs.number("epsilon");
@@ -61,39 +89,35 @@ Launch prepare_layer_norm(KernelCall& call) {
     return [=](const LaunchCall& launch) {
       const T *gamma = scaled ? launch.input<T>(1) : nullptr, *beta = shifted ? launch.input<T>(2) : nullptr;
       T *mean = launch.output<T>(1), *inv_std = launch.output<T>(2);
-      cpu::parallel_for(view.rows, view.grain(), [&](int64_t first, int64_t last) {
-        for (int64_t row = first; row < last; ++row) {
-          const T* x = launch.input<T>(0) + row * view.n;
-          T* y = launch.output<T>(0) + row * view.n;
-          const int64_t n = view.n;
-          cpu::widest([&] {
-            SideSums sum, squares;
-            if (centred) sum.add(0, n, [&](int64_t i) { return Sums{x[i], 0}; });
-            const double centre = sum.total().first / static_cast<double>(n);
-            squares.add(0, n, [&](int64_t i) { return Sums{(x[i] - centre) * (x[i] - centre), 0}; });
-            const T m = static_cast<T>(centre);
-            const T s = static_cast<T>(1 / std::sqrt(squares.total().first / static_cast<double>(n) + epsilon));
-            mean[row] = m;
-            inv_std[row] = s;
-            // Each kind its own loop: GCC leaves one that asks for the parameters as it goes scalar.
-            const auto write = [=](auto is_scaled, auto is_shifted) {
-              for (int64_t start = 0; start < n; start += period) {
-                const T* const scale = is_scaled ? gamma + start % scale_period : nullptr;
-                const T* const shift = is_shifted ? beta + start % shift_period : nullptr;
+      cpu::for_rows_together(view.rows, view.grain(), [&, n = view.n](int64_t first, int64_t rows) {
+        double centre[cpu::kTogether], variance[cpu::kTogether];
+        measure(launch.input<T>(0) + first * n, rows, n, centred, centre, variance);
+        for (int64_t r = 0; r < rows; ++r) {
+          const T* x = launch.input<T>(0) + (first + r) * n;
+          T* y = launch.output<T>(0) + (first + r) * n;
+          const T m = static_cast<T>(centre[r]), s = static_cast<T>(1 / std::sqrt(variance[r] + epsilon));
+          mean[first + r] = m;
+          inv_std[first + r] = s;
+          // Each kind its own loop: GCC leaves one that asks for the parameters as it goes scalar.
+          const auto write = [=](auto is_scaled, auto is_shifted) {
+            for (int64_t start = 0; start < n; start += period) {
+              const T* const scale = is_scaled ? gamma + start % scale_period : nullptr;
+              const T* const shift = is_shifted ? beta + start % shift_period : nullptr;
 #pragma omp simd
-                for (int64_t i = 0; i < period; ++i) {
-                  T h = (x[start + i] - m) * s;
-                  if constexpr (is_scaled) h *= scale[i];
-                  if constexpr (is_shifted) h += shift[i];
-                  y[start + i] = h;
-                }
+              for (int64_t i = 0; i < period; ++i) {
+                T h = (x[start + i] - m) * s;
+                if constexpr (is_scaled) h *= scale[i];
+                if constexpr (is_shifted) h += shift[i];
+                y[start + i] = h;
               }
-            };
-            constexpr std::true_type yes;
-            constexpr std::false_type no;
-            if (gamma) beta ? write(yes, yes) : write(yes, no);
-            else beta ? write(no, yes) : write(no, no);
-          });
+            }
+          };
+          constexpr std::true_type yes;
+          constexpr std::false_type no;
+          if (gamma)
+            beta ? write(yes, yes) : write(yes, no);
+          else
+            beta ? write(no, yes) : write(no, no);
         }
       });
     };

@@ -10,7 +10,8 @@
 
 namespace moonflow::cpu {
 
-constexpr int64_t kBeside = 64;  // lanes at a time
+constexpr int64_t kBeside = 64;    // lanes at a time
+constexpr int64_t kTogether = 16;  // rows at a time
 
 // Calls row(lane), or beside(first lane, how many). `grain` lanes pay for another thread.
 template <class Row, class Beside>
@@ -31,6 +32,16 @@ void for_each_lane(const Lanes& lanes, int64_t grain, const Row& row, const Besi
         const int64_t start = i % groups * kBeside;
         beside(i / groups * lanes.stride + start, std::min(kBeside, lanes.stride - start));
       }
+    });
+  });
+}
+
+// Calls body(first row, how many) for all rows, of which up to kTogether go side by side.
+template <class Body>
+void for_rows_together(int64_t rows, int64_t grain, const Body& body) {
+  parallel_for(rows, grain, [&](int64_t first, int64_t last) {
+    widest([&] {
+      for (int64_t row = first; row < last; row += kTogether) body(row, std::min(kTogether, last - row));
     });
   });
 }

@@ -45,4 +45,19 @@ class SideSums {
   double first_[kSide] = {}, second_[kSide] = {};
 };
 
+// One such sum, of term(i) for i in [0, count).
+template <class Term>
+double side_sum(int64_t count, const Term& term) {
+  constexpr int64_t kSide = 16;
+  double side[kSide] = {}, rest = 0;
+  int64_t i = 0;
+  for (; i + kSide <= count; i += kSide) {
+#pragma omp simd
+    for (int64_t k = 0; k < kSide; ++k) side[k] += term(i + k);
+  }
+  for (; i < count; ++i) rest += term(i);
+  for (const double sum : side) rest += sum;
+  return rest;
+}
+
 }  // namespace moonflow::cpu

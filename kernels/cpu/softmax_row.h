@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/cpu/device.h"
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/elementary.h"
 
@@ -67,20 +67,10 @@ double dot(const T* x, const T* y, int64_t n) {
 // Short rows leave registers half empty, and the largest value, the sum and the logarithm of each are single numbers.
 // So up to kTogether rows go side by side, place by place: of 21 classes that takes a quarter of the time. What becomes
 // of a row does not depend on those beside it.
-constexpr int64_t kTogether = 16, kShort = 32;
+constexpr int64_t kShort = 32;
 
 // Do so many rows of n places go that way? Fewer than four are done sooner one by one.
 inline bool are_short_rows(int64_t rows, int64_t n) { return rows >= 4 && n > 0 && n < kShort; }
-
-// Calls body(first row, how many) for all rows, as many at a time as go side by side.
-template <class Body>
-void for_rows_together(int64_t rows, int64_t grain, const Body& body) {
-  parallel_for(rows, grain, [&](int64_t first, int64_t last) {
-    widest([&] {
-      for (int64_t row = first; row < last; row += kTogether) body(row, std::min(kTogether, last - row));
-    });
-  });
-}
 
 struct ShortRows {
   float y[kShort * kTogether];  // exp(x - top) of place i of row j at i * kTogether + j

@@ -165,6 +165,24 @@ TEST_CASE("layer norm normalises each row, whatever the shape of its parameters"
         }) == "gamma is (3), it should be shaped like the last axes of x (4, 3, 5), from axis 1 or later");
 }
 
+TEST_CASE("layer norm normalises rows of any length, some at a time or one by one") {
+  Session session = make_session(1);
+  constexpr int kRows = 37;
+  for (const int n : {1, 2, 3, 15, 16, 32, 33, 49}) {
+    CAPTURE(n);
+    const Tensor x = random_values({DType::Float64, {kRows, n}}, 1, -3, 7);
+    const std::vector<Tensor> out = session.evaluate("layer_norm_core", {x});
+    const PlainStatistics rows(x, 1, kRows, n);
+    for (int row = 0; row < kRows; ++row) {
+      const double scale = 1 / std::sqrt(rows.variance[row] + 1e-5);
+      CHECK(numbers(out[1])[row] == Approx(rows.mean[row]).epsilon(1e-14));
+      CHECK(numbers(out[2])[row] == Approx(scale).epsilon(1e-12));
+      CHECK(numbers(out[0])[row * n + n - 1] ==
+            Approx((numbers(x)[row * n + n - 1] - rows.mean[row]) * scale).epsilon(1e-12).margin(1e-13));
+    }
+  }
+}
+
 TEST_CASE("a layer norm about 0 divides each row by its root mean square") {
   Session session = make_session();
   const Tensor x = random_values({DType::Float64, {4, 15}}, 1, -3, 7);
