@@ -9,11 +9,22 @@
 
 namespace moonflow::cpu {
 
+bool BoxCopy::in_registers() const {
+  constexpr int64_t kMost = 256;
+  int64_t least = 0;
+  widest_register([&](auto wide) { least = decltype(wide)::kWidth; });
+  const bool repeats = row_.from == 0 && element_bytes_ == sizeof(float);
+  const bool copies = row_.from == 1 && element_bytes_ >= static_cast<int64_t>(sizeof(float));
+  const int64_t floats = row_.size * element_bytes_ / static_cast<int64_t>(sizeof(float));
+  return row_.to == 1 && (repeats || copies) && floats >= least && floats <= kMost;
+}
+
 // What is left of a box with as few axes as possible decides: rows, when the innermost axis of the target is also
 // contiguous in the source (or nothing is); tiles, when another axis is, so that both sides are touched a cache line at
-// a time.
+// a time; and across the rows, when they are too short to be worth a loop each.
 BoxCopy::BoxCopy(int64_t element_bytes, const Box& box)
     : element_bytes_(element_bytes), to_start_(box.to_start), from_start_(box.from_start) {
+  constexpr int64_t kShort = 16;
   if (box.empty()) {
     outer_count_ = 0;
     return;
@@ -29,8 +40,17 @@ BoxCopy::BoxCopy(int64_t element_bytes, const Box& box)
       if (kept[i].from != 1 || (kept[i].size == row_.from && kept[i].size <= kFew)) continue;
       column_ = kept[i];
       kept.erase(kept.begin() + i);
-      tiled_ = true;
+      way_ = Tiles;
       break;
+    }
+  }
+  if (way_ == Rows && row_.size < kShort && !in_registers()) {
+    const auto longer = [&](const Axis& axis) { return axis.size > row_.size; };
+    const auto innermost = std::find_if(kept.rbegin(), kept.rend(), longer);
+    if (innermost != kept.rend()) {
+      column_ = *innermost;
+      kept.erase(std::next(innermost).base());
+      way_ = Across;
     }
   }
   for (const Axis& axis : kept) {
@@ -111,6 +131,17 @@ void copy_short_row(float* to, const float* from, int64_t size) {
   R::at(to + size - R::kWidth) = R::at(from + size - R::kWidth);
 }
 
+// The same of one element, whose bits may be any, also those of a signalling NaN.
+template <class R>
+void fill_short_row(float* to, const float* from, int64_t size) {
+  int bits;
+  std::memcpy(&bits, from, sizeof bits);
+  const typename R::Integers repeated = bits - typename R::Integers{};
+  const auto fill = [&](int64_t i) { *reinterpret_cast<typename R::StoredIntegers*>(to + i) = repeated; };
+  for (int64_t i = 0; i < size - R::kWidth; i += R::kWidth) fill(i);
+  fill(size - R::kWidth);
+}
+
 // Each column of the tile, contiguous in the source, becomes a row of the target's. Whole squares go through registers.
 template <class T>
 void copy_tile(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t rows, int64_t columns) {
@@ -146,18 +177,20 @@ void BoxCopy::copy_rows(T* to, const T* from) const {
     return;
   }
   if constexpr (sizeof(T) >= sizeof(float)) {
-    constexpr int64_t kMost = 256;
-    int64_t least = 0;
-    widest_register([&](auto wide) { least = decltype(wide)::kWidth; });
-    const int64_t floats = row_.size * static_cast<int64_t>(sizeof(T) / sizeof(float));
-    if (row_.to == 1 && row_.from == 1 && floats >= least && floats <= kMost) {
+    if (in_registers()) {
+      const int64_t floats = row_.size * static_cast<int64_t>(sizeof(T) / sizeof(float));
       parallel_for(outer_count_, kGrain / row_.size + 1, [&](int64_t first, int64_t last) {
         widest_register([&](auto wide) {
-          Walk walk(*this, first);
-          for (int64_t i = first; i < last; ++i, walk.next()) {
-            copy_short_row<decltype(wide)>(reinterpret_cast<float*>(to + walk.to),
-                                           reinterpret_cast<const float*>(from + walk.from), floats);
-          }
+          using R = decltype(wide);
+          const auto each = [&](const auto& write) {
+            Walk walk(*this, first);
+            for (int64_t i = first; i < last; ++i, walk.next())
+              write(reinterpret_cast<float*>(to + walk.to), reinterpret_cast<const float*>(from + walk.from), floats);
+          };
+          if (row_.from == 0)
+            each(fill_short_row<R>);
+          else
+            each(copy_short_row<R>);
         });
       });
       return;
@@ -171,22 +204,15 @@ void BoxCopy::copy_rows(T* to, const T* from) const {
   });
 }
 
-// Squares of kTile elements a side: reading one takes kTile runs of contiguous elements, writing it kTile others, and
-// both sets fit the first-level cache.
-template <class T>
-void BoxCopy::copy_tiles(T* to, const T* from) const {
-  constexpr int64_t kTile = 32;
-  const int64_t strips = (column_.size + kTile - 1) / kTile;
-  parallel_for(outer_count_ * strips, kGrain / (kTile * row_.size) + 1, [&](int64_t first, int64_t last) {
+template <class Work>
+void BoxCopy::for_each_strip(int64_t most, const Work& work) const {
+  const int64_t strips = (column_.size + most - 1) / most;
+  parallel_for(outer_count_ * strips, kGrain / (most * row_.size) + 1, [&](int64_t first, int64_t last) {
     Walk walk(*this, first / strips);
     int64_t strip = first % strips;
     for (int64_t i = first; i < last; ++i) {
-      const int64_t top = strip * kTile, bottom = std::min(top + kTile, column_.size);
-      for (int64_t left = 0; left < row_.size; left += kTile) {
-        const int64_t right = std::min(left + kTile, row_.size);
-        copy_tile(to + walk.to + top * column_.to + left, column_.to, from + walk.from + left * row_.from + top,
-                  row_.from, bottom - top, right - left);
-      }
+      const int64_t begin = strip * most;
+      work(walk.to + begin * column_.to, walk.from + begin * column_.from, std::min(most, column_.size - begin));
       if (++strip == strips) {
         strip = 0;
         walk.next();
@@ -195,9 +221,32 @@ void BoxCopy::copy_tiles(T* to, const T* from) const {
   });
 }
 
+// Squares of kTile elements a side: reading one takes kTile runs of contiguous elements, writing it kTile others, and
+// both sets fit the first-level cache.
+template <class T>
+void BoxCopy::copy_tiles(T* to, const T* from) const {
+  constexpr int64_t kTile = 32;
+  for_each_strip(kTile, [&](int64_t to_start, int64_t from_start, int64_t size) {
+    for (int64_t left = 0; left < row_.size; left += kTile) {
+      copy_tile(to + to_start + left, column_.to, from + from_start + left * row_.from, row_.from, size,
+                std::min(kTile, row_.size - left));
+    }
+  });
+}
+
+// Some rows at a time, which stay in the first-level cache: the first elements of them all, and so on.
+template <class T>
+void BoxCopy::copy_across(T* to, const T* from) const {
+  constexpr int64_t kRows = 256;
+  for_each_strip(kRows, [&](int64_t to_start, int64_t from_start, int64_t size) {
+    for (int64_t i = 0; i < row_.size; ++i)
+      copy_row(to + to_start + i * row_.to, from + from_start + i * row_.from, size, column_.to, column_.from);
+  });
+}
+
 template <class T>
 void BoxCopy::run_as(T* to, const T* from) const {
-  tiled_ ? copy_tiles(to, from) : copy_rows(to, from);
+  way_ == Tiles ? copy_tiles(to, from) : way_ == Across ? copy_across(to, from) : copy_rows(to, from);
 }
 
 void BoxCopy::run(void* to, const void* from) const {

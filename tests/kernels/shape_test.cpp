@@ -107,6 +107,47 @@ TEST_CASE("reverse, broadcast_to and tile repeat the right elements") {
   }
 }
 
+TEST_CASE("many rows of any length are turned round, cut and repeated") {
+  Session session = make_session();
+  for (const DType dtype : kAllDTypes) {
+    for (const int64_t n : {1, 2, 3, 7, 8, 9, 15, 16, 17, 40}) {
+      INFO(n << " of " << dtype);
+      const Tensor x = count_up(dtype, {2, 301, n + 1});
+      const Tensor turned = expected(x, x.shape(), [n](const std::vector<int64_t>& i) {
+        return std::vector<int64_t>{i[0], i[1], n - i[2]};
+      });
+      CHECK(same(one(session, "reverse", x, {{"axis", Ints{2}}}), turned));
+
+      const Tensor cut = expected(x, {2, 301, n}, [](const std::vector<int64_t>& i) {
+        return std::vector<int64_t>{i[0], i[1], i[2] + 1};
+      });
+      CHECK(same(one(session, "slice", x, {{"begin", Ints{0, 0, 1}}, {"size", Ints{-1, -1, n}}}), cut));
+
+      const Tensor column = count_up(dtype, {2, 301, 1});
+      const Tensor spread = expected(column, {2, 301, n}, [](const std::vector<int64_t>& i) {
+        return std::vector<int64_t>{i[0], i[1], 0};
+      });
+      CHECK(same(one(session, "broadcast_to", column, {{"shape", Ints{2, 301, n}}}), spread));
+
+      const Tensor last = expected(x, {2, n + 1, 301}, [](const std::vector<int64_t>& i) {
+        return std::vector<int64_t>{i[0], i[2], i[1]};
+      });
+      CHECK(same(one(session, "transpose", x, {{"perm", Ints{0, 2, 1}}}), last));
+      CHECK(same(one(session, "transpose", last, {{"perm", Ints{0, 2, 1}}}), x));
+    }
+  }
+}
+
+TEST_CASE("bits are repeated as they are, also those of a signalling NaN") {
+  Session session = make_session();
+  const Tensor column = Tensor::of<int32_t>({2, 1}, {0x7f800001, 1});
+  Tensor bits = Tensor::allocate({DType::Float32, {2, 1}});
+  std::memcpy(bits.data(), column.data(), 8);
+  const Tensor spread = one(session, "broadcast_to", bits, {{"shape", Ints{2, 20}}});
+  for (int64_t i = 0; i < 40; ++i)
+    CHECK(std::memcmp(spread.data<float>() + i, column.data<int32_t>() + i / 20, sizeof(float)) == 0);
+}
+
 TEST_CASE("tile gives the shorter of shape and reps leading ones") {
   Session session = make_session();
   const Tensor x = Tensor::of<float>({2}, {1, 2});
