@@ -77,6 +77,7 @@ void fold_runs(typename Op::Acc* acc, const T* x, int64_t rows, int64_t columns,
     for (int64_t c = 0; c < columns; ++c) {
       const T* const run = x + c * apart;
       const double about = center(c);
+      // GCC leaves to scalars what it unrolls before it looks for vectors, and makes a call of a loop that only fills.
       typename Op::Acc own[kLanes];
 #pragma GCC unroll 1
       for (int64_t lane = 0; lane < kLanes; ++lane) own[lane] = Op::fold(Op::kStart, run[lane], about);
