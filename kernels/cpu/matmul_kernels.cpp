@@ -2,6 +2,7 @@
 // kernel that is fastest for it, own or of oneDNN.
 #include "kernels/cpu/matmul_kernels.h"
 
+#include "engine/process_end.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/matmul_bfloat16.h"
 #include "kernels/cpu/matmul_few_rows.h"
@@ -96,6 +97,7 @@ void make_kernels_for(const Product& sizes) {
   const std::vector<float> zeros(kMost * kMost);
   std::vector<float> out(kMost * kMost);
   multiply_across(small, zeros.data(), zeros.data(), out.data());
+  exit_waits_from_here();  // at once: an exit beside the rest of the preparation would destroy them under its product
 }
 
 // The other ways round, which gradients have.
