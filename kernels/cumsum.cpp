@@ -61,8 +61,7 @@ void add_cumsum(Catalog& catalog) {
   op.lua = "math.cumsum";
   op.doc =
       "The cumulative sums along an axis: of the elements up to each one, itself included; with reverse of those from "
-      "it on, "
-      "and with exclusive without the element itself.\n"
+      "it on, and with exclusive without the element itself.\n"
       "  out[i] = x[0] + ... + x[i]\n"
       "shapes: x of one axis or more -> out alike\n"
       "dtypes: all -> the same; floats are summed in float64 and rounded once, integers wrap around\n"
