@@ -3,6 +3,7 @@
 #include "kernels/boxes.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/elementwise.h"
 
 namespace moonflow {
@@ -83,10 +84,25 @@ OpDef range() {
   op.cpu = {[](KernelCall& call) {
     return visit(call.outputs[0].dtype, [&](auto zero) -> Launch {
       using T = decltype(zero);
-      return [count = call.outputs[0].count(), start = call.attrs.number("start"),
-              step = call.attrs.number("step")](const LaunchCall& launch) {
-        T* out = static_cast<T*>(launch.outputs[0]);
+      const double start = call.attrs.number("start"), step = call.attrs.number("step");
+      const int64_t count = call.outputs[0].count();
+      // Whole numbers of the dtype need no float64: of those up to 2^53 it would give the same.
+      const auto is_one = [](double x) {
+        constexpr double kMost = 9007199254740992;
+        return std::is_integral_v<T> && std::fabs(x) <= kMost && static_cast<double>(functor::convert<T>(x)) == x;
+      };
+      const bool are_whole =
+          is_one(start) && is_one(start + static_cast<double>(count) * step) && std::rint(step) == step;
+      return [=](const LaunchCall& launch) {
+        T* const out = launch.output<T>(0);
         cpu::parallel_for(count, cpu::kGrain, [=](int64_t first, int64_t last) {
+          if (are_whole) {
+            const auto from = static_cast<int64_t>(start), by = static_cast<int64_t>(step);
+            cpu::widest([=] {
+              for (int64_t i = first; i < last; ++i) out[i] = static_cast<T>(from + i * by);
+            });
+            return;
+          }
           constexpr int64_t kBlock = 1 << 12;  // counted in 32 bits, which any processor makes float64 of
           for (int64_t begin = first; begin < last; begin += kBlock) {
             const double before = static_cast<double>(begin);
