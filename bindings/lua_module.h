@@ -37,6 +37,7 @@ int profile_stop(lua_State* L);
 // Methods of plans, and of prepared calls, which have one.
 int plan_info(lua_State* L);
 int plan_steps(lua_State* L);
+// The plan of either.
 const Plan& plan_at(lua_State* L, int index);
 
 // Makes the prepared call of what prepared.parts of the library gives, four values at `index`: a graph, the first and

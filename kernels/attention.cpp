@@ -5,6 +5,8 @@
 // gradients lie as (batch, length, heads, width), which is how a dense layer leaves them, so nothing is transposed: a
 // head's rows lie heads * width apart, and the parts that a product reads along the other way are copied into scratch.
 //
+// A few queries read keys where they lie instead, in cpu/attention_few.h.
+//
 // Threads share out the heads of all samples. A head is one thread's, so results do not depend on how many there are.
 #include <algorithm>
 #include <limits>

@@ -7,9 +7,9 @@
 
 namespace moonflow::cpu {
 
-// How the second factor is kept. Of each column of the product the numbers lie side by side, and times a scale of its
-// own they are the weights: w[j, k] = scale[j] * n[j, k], |n| <= 127, rounded to the nearest. Whole numbers up to 127
-// stay what they are. A column in which not all is finite gives NaN.
+// How the second factor is kept, in the order in which a product reads it. The numbers of each column of the product
+// times a scale of its own are the weights: w[j, k] = scale[j] * n[j, k], |n| <= 127, rounded to the nearest. Whole
+// numbers up to 127 stay what they are. A column in which not all is finite gives NaN.
 Layout quantized_layout(const Product& sizes);
 bool is_quantized(const Layout& layout);
 // From rows.

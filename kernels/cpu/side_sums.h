@@ -1,5 +1,5 @@
-// Two sums taken in one go over the elements of a run, in double. Sixteen partial sums side by side hide the latency of
-// an addition, and the order of the additions is the same on every processor.
+// Two sums taken in one go over the elements of a run, or one, in double. Sixteen partial sums side by side hide the
+// latency of an addition, and the order of the additions is the same on every processor.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ class SideSums {
   double first_[kSide] = {}, second_[kSide] = {};
 };
 
-// One such sum, of term(i) for i in [0, count).
+// One sum alone, of term(i) for i in [0, count), in half the additions.
 template <class Term>
 double side_sum(int64_t count, const Term& term) {
   constexpr int64_t kSide = 16;
