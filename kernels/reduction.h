@@ -30,7 +30,8 @@ struct Groups {
 };
 
 // ---- what is reduced: acc = fold(acc, x, center), merge(acc, acc), finish(acc, count, center) -----------------
-// A functor with kCenter wants a first reduction's result as the center of its terms.
+// One whose Center is another reduction wants its result as the center of the terms. Those that fold the same way and
+// only finish differently name what they share as their Fold, so that a loop over it is compiled once for all of them.
 
 struct NoCenter {};
 
@@ -40,6 +41,7 @@ using Wide = typename std::conditional_t<std::is_floating_point_v<T>, std::decay
 
 template <class T, class A>
 struct SumIn {
+  using Fold = SumIn;
   using Acc = A;
   using Center = NoCenter;
   static constexpr Acc kStart = 0;
@@ -62,6 +64,7 @@ struct ExactMean : Sum<T> {
 };
 template <class T>
 struct SumOfSquares : Sum<T> {
+  using Fold = SumOfSquares;
   MOONFLOW_BOTH static double fold(double acc, T x, double) {
     return acc + static_cast<double>(x) * static_cast<double>(x);
   }
@@ -69,6 +72,7 @@ struct SumOfSquares : Sum<T> {
 };
 template <class T, class A>
 struct ProdIn {
+  using Fold = ProdIn;
   using Acc = A;
   using Center = NoCenter;
   static constexpr Acc kStart = 1;
@@ -80,6 +84,7 @@ template <class T>
 struct Prod : ProdIn<T, Wide<T>> {};
 template <class T>
 struct Max {
+  using Fold = Max;
   using Acc = T;
   using Center = NoCenter;
   static constexpr T kStart =
@@ -90,6 +95,7 @@ struct Max {
 };
 template <class T>
 struct Min {
+  using Fold = Min;
   using Acc = T;
   using Center = NoCenter;
   static constexpr T kStart =
@@ -98,31 +104,42 @@ struct Min {
   MOONFLOW_BOTH static T merge(T a, T b) { return fold(a, b, 0); }
   MOONFLOW_BOTH static T finish(T acc, int64_t, double) { return acc; }
 };
+// 0 or 1, as wide as an element, or a loop would narrow each of them.
+template <class T>
+using Truth = std::conditional_t<sizeof(T) == 8, int64_t, std::conditional_t<sizeof(T) == 4, int32_t, int8_t>>;
+
 template <class T>
 struct Any {
-  using Acc = int8_t;
+  using Fold = Any;
+  using Acc = Truth<T>;
   using Center = NoCenter;
-  static constexpr int8_t kStart = 0;
-  MOONFLOW_BOTH static int8_t fold(int8_t acc, T x, double) { return acc | (x != 0); }
-  MOONFLOW_BOTH static int8_t merge(int8_t a, int8_t b) { return a | b; }
-  MOONFLOW_BOTH static int8_t finish(int8_t acc, int64_t, double) { return acc; }
+  static constexpr Acc kStart = 0;
+  MOONFLOW_BOTH static Acc fold(Acc acc, T x, double) { return acc | (x != 0); }
+  MOONFLOW_BOTH static Acc merge(Acc a, Acc b) { return a | b; }
+  MOONFLOW_BOTH static int8_t finish(Acc acc, int64_t, double) { return static_cast<int8_t>(acc); }
 };
 template <class T>
 struct All {
-  using Acc = int8_t;
+  using Fold = All;
+  using Acc = Truth<T>;
   using Center = NoCenter;
-  static constexpr int8_t kStart = 1;
-  MOONFLOW_BOTH static int8_t fold(int8_t acc, T x, double) { return acc & (x != 0); }
-  MOONFLOW_BOTH static int8_t merge(int8_t a, int8_t b) { return a & b; }
-  MOONFLOW_BOTH static int8_t finish(int8_t acc, int64_t, double) { return acc; }
+  static constexpr Acc kStart = 1;
+  MOONFLOW_BOTH static Acc fold(Acc acc, T x, double) { return acc & (x != 0); }
+  MOONFLOW_BOTH static Acc merge(Acc a, Acc b) { return a & b; }
+  MOONFLOW_BOTH static int8_t finish(Acc acc, int64_t, double) { return static_cast<int8_t>(acc); }
 };
-template <class T>
-struct Variance : Sum<T> {
-  using Center = ExactMean<T>;
+// About the mean of T.
+template <class T, class Mean>
+struct SquaredDeviations : SumIn<T, double> {
+  using Fold = SquaredDeviations;
+  using Center = Mean;
   MOONFLOW_BOTH static double fold(double acc, T x, double center) {
     const double difference = static_cast<double>(x) - center;
     return acc + difference * difference;
   }
+};
+template <class T>
+struct Variance : SquaredDeviations<T, ExactMean<T>> {
   MOONFLOW_BOTH static T finish(double acc, int64_t count, double) {
     return static_cast<T>(acc / static_cast<double>(count));
   }
@@ -142,6 +159,7 @@ struct FiniteMax : Max<T> {
 };
 template <class T>
 struct LogSumExp : Sum<T> {
+  using Fold = LogSumExp;
   using Center = FiniteMax<T>;
   MOONFLOW_BOTH static double fold(double acc, T x, double center) {
     return acc + elementary::exp(x - static_cast<T>(center));
@@ -175,15 +193,7 @@ struct WholeMean : SumIn<T, uint64_t> {
   }
 };
 template <class T>
-struct WholeVariance {
-  using Acc = double;
-  using Center = WholeMean<T>;
-  static constexpr double kStart = 0;
-  MOONFLOW_BOTH static double fold(double acc, T x, double center) {
-    const double difference = static_cast<double>(x) - center;
-    return acc + difference * difference;
-  }
-  MOONFLOW_BOTH static double merge(double a, double b) { return a + b; }
+struct WholeVariance : SquaredDeviations<T, WholeMean<T>> {
   MOONFLOW_BOTH static double finish(double acc, int64_t count, double) { return acc / static_cast<double>(count); }
 };
 template <class T>

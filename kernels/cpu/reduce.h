@@ -11,19 +11,24 @@
 namespace moonflow::reduce {
 
 // Three cases share one inner loop, `rows` of columns added up. Where the innermost axis is kept, the columns are
-// outputs. Where it is reduced, a run of it is folded into lanes, which are merged at the end; but short runs that lie one
-// behind the other, as the places of an image's channels do, are columns themselves, each an output.
+// outputs. Where it is reduced, a run of it is folded into lanes, which are merged at the end; but short runs that lie
+// one behind the other, as the places of an image's channels do, are columns themselves, each an output.
 struct Geometry : Groups {
   Geometry(const Shape& shape, const std::vector<bool>& reduced);
 
   static constexpr int64_t kChunk = 128;  // columns of one job
   static constexpr int64_t kLanes = 32;   // of doubles, they fill half of the registers of AVX2
+  static constexpr int64_t kHeld = 512;   // outputs of some jobs
   static constexpr int64_t kShort = 511;  // elements of a run that is a column
 
   int64_t column_step = 1;
   int64_t chunks = 1;  // of columns
   int64_t groups = 1;  // of outputs: kept elements times chunks
   int64_t blocks = 1;  // parts of `count` that are reduced apart, where there are too few groups
+
+  // The outputs of a group: which is the first, and how many, at most kChunk.
+  int64_t first_of(int64_t group) const { return group / chunks * columns + group % chunks * kChunk; }
+  int64_t columns_of(int64_t group) const { return std::min(kChunk, columns - group % chunks * kChunk); }
 };
 
 // ---- the loop ------------------------------------------------------------------------------------------------
@@ -106,7 +111,8 @@ void each_run(const Broadcast<1>& x, int64_t first, int64_t last, const Run& run
   x.for_each_run(first, last, [&](int64_t, int64_t n, const std::array<int64_t, 1>& offsets) { run(n, offsets[0]); });
 }
 
-// One group of outputs over elements [first, last) of what they reduce: the results are left in acc[0, columns).
+// One group of outputs over elements [first, last) of what they reduce: the results are left at the front of acc, which
+// has room for kChunk.
 template <class Op, class T>
 void fold_group(const Geometry& g, const T* x, int64_t group, int64_t first, int64_t last, const double* centers,
                 typename Op::Acc* acc) {
@@ -114,7 +120,7 @@ void fold_group(const Geometry& g, const T* x, int64_t group, int64_t first, int
   const auto& axes = g.kept.axes;
   const int64_t begin = axes.size() == 1 ? kept * axes[0].steps[0] : g.kept.offsets_of(kept)[0];
   const T* origin = x + begin + column * g.column_step;
-  const int64_t columns = std::min(Geometry::kChunk, g.columns - column);
+  const int64_t columns = g.columns_of(group);
   // Rows of few columns that lie one behind the other, as a run does, are taken some together, which makes lanes of
   // each column.
   const auto& [row_count, steps] = g.folded.axes.back();
@@ -129,20 +135,30 @@ void fold_group(const Geometry& g, const T* x, int64_t group, int64_t first, int
   each_run(g.folded, first, last, [&](int64_t n, int64_t offset) {
     const T* rows = origin + offset;
     if (g.column_step != 1) return fold_runs<Op>(acc, rows, n, columns, g.column_step, center);
-    const int64_t rest = n % together;
-    fold_rows<Op>(acc, rows, n / together, together * step, together * columns, Neighbours(), center);
-    if (rest > 0) fold_rows<Op>(acc, rows + (n - rest) * step, 1, 0, rest * columns, Neighbours(), center);
+    // Some together, then the rest, by one loop, which halves what there is to compile.
+    for (int64_t left = n, width = together; left > 0; rows += left / width * width * step, left %= width, width = left)
+      fold_rows<Op>(acc, rows, left / width, width * step, width * columns, Neighbours(), center);
   });
   for (int64_t left = together; left > 1; left -= left / 2) {
     typename Op::Acc* const other = acc + (left - left / 2) * columns;
+#pragma GCC ivdep
     for (int64_t c = 0; c < left / 2 * columns; ++c) acc[c] = Op::merge(acc[c], other[c]);
   }
 }
 
-// Not inlined: parallel_for calls its body from two places, and there are many reductions.
-template <class Jobs>
-[[gnu::noinline]] void run_widest(const Jobs& jobs, int64_t first, int64_t last) {
-  cpu::widest([&] { jobs(first, last); });
+// Jobs [first, last), each a group of outputs or a block of one, into acc, one behind the other. By itself, because
+// several reductions share it, and because parallel_for calls its body from two places.
+template <class Op, class T>
+[[gnu::noinline]] void fold_jobs(const Geometry& g, const T* x, int64_t first, int64_t last, const double* centers,
+                                 typename Op::Acc* acc) {
+  cpu::widest([=, &g] {
+    typename Op::Acc* to = acc;
+    for (int64_t job = first; job < last; ++job) {
+      const int64_t group = job / g.blocks, block = job % g.blocks;
+      fold_group<Op>(g, x, group, g.count * block / g.blocks, g.count * (block + 1) / g.blocks, centers, to);
+      to += g.columns_of(group);
+    }
+  });
 }
 
 template <class Op>
@@ -155,32 +171,31 @@ template <class Op, class T, class Out>
 void reduce(const Geometry& g, const T* x, const double* centers, void* partials, Out* out) {
   using Acc = typename Op::Acc;
   Acc* const parts = static_cast<Acc*>(partials);
-  const int64_t count = g.count;
-  const auto run_jobs = [=, &g](int64_t first, int64_t last) {
-    Acc acc[Geometry::kChunk];
-    for (int64_t job = first; job < last; ++job) {
-      const int64_t group = job / g.blocks, block = job % g.blocks;
-      fold_group<Op>(g, x, group, g.count * block / g.blocks, g.count * (block + 1) / g.blocks, centers, acc);
-      const int64_t column = group % g.chunks * Geometry::kChunk;
-      const int64_t at = group / g.chunks * g.columns + column;
-      const int64_t columns = std::min(Geometry::kChunk, g.columns - column);
-      if (g.blocks > 1) {
-        std::copy_n(acc, columns, parts + block * g.outputs + at);
-      } else {
-        for (int64_t c = 0; c < columns; ++c)
-          out[at + c] = Op::finish(acc[c], count, centered<Op> ? centers[at + c] : 0);
-      }
+  const auto finish = [=, &g](const Acc* acc, int64_t at, int64_t n) {
+    for (int64_t k = 0; k < n; ++k) out[at + k] = Op::finish(acc[k], g.count, centered<Op> ? centers[at + k] : 0);
+  };
+  const int64_t outputs = std::max<int64_t>(1, std::min(g.columns, Geometry::kChunk));  // of a job, at most
+  const int64_t work = std::max<int64_t>(1, g.count / g.blocks * outputs);
+  // Results of groups lie one behind the other, so a buffer holds those of some; the blocks of a group do not.
+  const int64_t jobs = g.blocks > 1 ? 1 : Geometry::kHeld / outputs;
+  const auto run_jobs = [&](int64_t first, int64_t last) {
+    Acc acc[Geometry::kHeld + Geometry::kChunk];
+    for (int64_t end; first < last; first = end) {
+      end = std::min(first + jobs, last);
+      fold_jobs<typename Op::Fold>(g, x, first, end, centers, acc);
+      const int64_t at = g.first_of(first / g.blocks), n = g.first_of((end - 1) / g.blocks + 1) - at;
+      if (g.blocks > 1)
+        std::copy_n(acc, n, parts + first % g.blocks * g.outputs + at);
+      else
+        finish(acc, at, n);
     }
   };
-  const int64_t work = std::max<int64_t>(1, g.count / g.blocks * std::min(g.columns, Geometry::kChunk));
-  cpu::parallel_for(g.groups * g.blocks, std::max<int64_t>(1, cpu::kGrain / work),
-                    [&](int64_t first, int64_t last) { run_widest(run_jobs, first, last); });
+  cpu::parallel_for(g.groups * g.blocks, std::max<int64_t>(1, cpu::kGrain / work), run_jobs);
   if (g.blocks == 1) return;
   for (int64_t k = 0; k < g.outputs; ++k) {
-    Acc acc = parts[k];
-    for (int64_t block = 1; block < g.blocks; ++block) acc = Op::merge(acc, parts[block * g.outputs + k]);
-    out[k] = Op::finish(acc, g.count, centers ? centers[k] : 0);
+    for (int64_t block = 1; block < g.blocks; ++block) parts[k] = Op::merge(parts[k], parts[block * g.outputs + k]);
   }
+  finish(parts, 0, g.outputs);
 }
 
 }  // namespace moonflow::reduce
