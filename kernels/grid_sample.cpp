@@ -107,15 +107,18 @@ class Sampler {
     });
   }
 
-  // What lies along one axis, for places whose numbers are two apart.
+  // What lies along one axis, for places whose numbers are two apart. Not inlined: it is needed in many places, and
+  // takes long to compile.
   struct Along {
     int32_t pixel[kSide][kPlaces];
     T share[kSide][kPlaces], slope[kSide][kPlaces];
 
-    Along(const GridAxis<T>& axis, const T* grid, int64_t count) {
-      if (axis.padding == GridSampling::Zeros) find(axis, grid, count, GridSampling::Zeros);
-      if (axis.padding == GridSampling::Border) find(axis, grid, count, GridSampling::Border);
-      if (axis.padding == GridSampling::Reflection) find(axis, grid, count, GridSampling::Reflection);
+    [[gnu::noinline]] Along(const GridAxis<T>& axis, const T* grid, int64_t count) {
+      cpu::widest([&] {
+        if (axis.padding == GridSampling::Zeros) find(axis, grid, count, GridSampling::Zeros);
+        if (axis.padding == GridSampling::Border) find(axis, grid, count, GridSampling::Border);
+        if (axis.padding == GridSampling::Reflection) find(axis, grid, count, GridSampling::Reflection);
+      });
     }
 
    private:
@@ -133,19 +136,21 @@ class Sampler {
   };
 
   template <class Given>
-  void fill(Given& taps, const T* grid, int64_t count) const {
+  [[gnu::noinline]] void fill(Given& taps, const T* grid, int64_t count) const {
     const Along column(columns_, grid, count), row(rows_, grid + 1, count);
-    for (int k = 0; k < kTaps; ++k) {
-      const int r = k / kSide, c = k % kSide;
-      for (int64_t i = 0; i < count; ++i) {
-        taps.pixel[k][i] = row.pixel[r][i] * columns_.size + column.pixel[c][i];
-        taps.share[k][i] = row.share[r][i] * column.share[c][i];
-        if constexpr (!std::is_same_v<Given, TapsHere>) {
-          taps.by_column[k][i] = row.share[r][i] * column.slope[c][i];
-          taps.by_row[k][i] = row.slope[r][i] * column.share[c][i];
+    cpu::widest([&] {
+      for (int k = 0; k < kTaps; ++k) {
+        const int r = k / kSide, c = k % kSide;
+        for (int64_t i = 0; i < count; ++i) {
+          taps.pixel[k][i] = row.pixel[r][i] * columns_.size + column.pixel[c][i];
+          taps.share[k][i] = row.share[r][i] * column.share[c][i];
+          if constexpr (!std::is_same_v<Given, TapsHere>) {
+            taps.by_column[k][i] = row.share[r][i] * column.slope[c][i];
+            taps.by_row[k][i] = row.slope[r][i] * column.share[c][i];
+          }
         }
       }
-    }
+    });
   }
 
   static T sum(const int32_t (&pixel)[kTaps][kPlaces], const T (&factor)[kTaps][kPlaces], const T* from, int64_t i) {
