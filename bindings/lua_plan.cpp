@@ -128,11 +128,12 @@ int plan_info(lua_State* L) {
     plan = &plan_at(L, 1);
     device = plan->device->describe();
   });
-  lua_createtable(L, 0, 14);
+  lua_createtable(L, 0, 16);
   set_string(L, "device", device);
   set_string(L, "job", plan->job);
   set_number(L, "steps", static_cast<double>(plan->steps.size()));
   set_number(L, "kept_steps", plan->kept_steps);
+  set_number(L, "form_bytes", static_cast<double>(plan->form_bytes()));
   set_number(L, "merged_ops", plan->merged_ops);
   set_number(L, "first_write", plan->first_write);
   set_number(L, "branches", plan->branch_count);

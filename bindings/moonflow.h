@@ -180,7 +180,7 @@ typedef struct mf_memory {
   uint32_t reserved;
   uint64_t live;      /* arrays, plans and prepared calls, with those that wait for Lua's garbage collector */
   uint64_t spare;     /* kept for the next arrays; with an allocator of the host there are none */
-  uint64_t variables; /* with what optimizers remember, and the copies on GPUs */
+  uint64_t variables; /* with what optimizers remember, the layouts jobs read them in, and the copies on GPUs */
   uint64_t lua;       /* the heap of its lua_State, with what is the host's there */
 } mf_memory;
 

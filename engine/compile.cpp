@@ -143,9 +143,20 @@ void place(const Draft& draft, const std::vector<NodeId>& sequence, const Device
 
 // ---- keep ----------------------------------------------------------------------------------------------------
 
-// Kept steps go to the front, in their order.
-void keep(LaidOut& laid_out) {
+// Kept steps go to the front, in their order. A device that runs several plans at a time shares nothing between them.
+void keep(const Draft& draft, const Device& device, LaidOut& laid_out) {
   std::stable_partition(laid_out.steps.begin(), laid_out.steps.end(), [](const DraftStep& step) { return step.kept; });
+  if (device.asynchronous()) return;
+  std::vector<bool> in_every_run(draft.value_count(), false);  // by origin: whether it is read then
+  for (const DraftStep& step : laid_out.steps)
+    for (const ValueId input : step.inputs)
+      if (input != kNone && !step.kept) in_every_run[laid_out.origins[input]] = true;
+  for (DraftStep& step : laid_out.steps) {
+    const auto is_of_variable = [&] {
+      return draft.node(draft.maker(laid_out.origins[step.inputs[0]])).kind == Node::Variable;
+    };
+    step.is_form = step.kept && step.is_reorder && in_every_run[step.outputs[0]] && is_of_variable();
+  }
 }
 
 // ---- prepare -------------------------------------------------------------------------------------------------
@@ -367,6 +378,29 @@ void make_arena(Plan& plan, const Draft& draft, const LaidOut& laid_out, const S
   }
 }
 
+// The forms of variables: those that there are, and new ones.
+void find_forms(Plan& plan, const Draft& draft, const LaidOut& laid_out, Sources& sources, Variables& variables) {
+  plan.forms.resize(plan.kept_steps);
+  for (int at = 0; at < plan.kept_steps; ++at) {
+    const DraftStep& step = laid_out.steps[at];
+    if (!step.is_form) continue;
+    const ValueId value = step.outputs[0];
+    const TensorType& type = draft.type(value);
+    const Layout& layout = laid_out.layouts[value];
+    const Variable* const variable =
+        variables.find(sources.variables[sources.variable[laid_out.origins[step.inputs[0]]]].name);
+    const Variable::Copy* const copy = variable ? variable->on(*plan.device) : nullptr;
+    std::shared_ptr<Variable::Form>& form = plan.forms[at].form;
+    if (copy) form = copy->find_form(type, layout);
+    if (!form)
+      form = blaming(plan.steps[at].label, plan.steps[at].site, [&] {
+        Buffer memory(*plan.device, std::max<int64_t>(layout.bytes_of(type), 1));
+        return std::make_shared<Variable::Form>(Variable::Form{type, layout, std::move(memory)});
+      });
+    sources.address[value] = static_cast<char*>(form->memory.data());
+  }
+}
+
 // Last of what may fail: others see the variables of a plan that can run.
 void declare(Plan& plan, const LaidOut& laid_out, Sources& sources, Variables& variables) {
   plan.all_variables = &variables;
@@ -381,6 +415,10 @@ void declare(Plan& plan, const LaidOut& laid_out, Sources& sources, Variables& v
       const int index = drafted.inputs[i] == kNone ? -1 : sources.variable[laid_out.origins[drafted.inputs[i]]];
       if (index < 0) continue;
       if (drafted.kept) plan.kept_from.push_back(plan.variables[index].variable);
+      if (drafted.is_form) {
+        plan.forms[at].variable = plan.variables[index].variable;
+        plan.variables[index].copy->add_form(plan.forms[at].form);
+      }
       if (plan.steps[at].writes_input(i)) plan.written.push_back(plan.variables[index]);
     }
   }
@@ -461,10 +499,11 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
     const std::vector<NodeId> sequence = order(draft);
     place(draft, sequence, *device);
     LaidOut laid_out = lay_out(draft, sequence, *device);
-    keep(laid_out);
+    keep(draft, *device, laid_out);
     Sources sources = prepare(*plan, draft, laid_out);
     const Storage storage = branch(*plan, draft, laid_out, sources);
     make_arena(*plan, draft, laid_out, storage);
+    find_forms(*plan, draft, laid_out, sources, variables);
     declare(*plan, laid_out, sources, variables);
     const Addresses addresses{*plan, sources, storage};
     bind_steps(*plan, laid_out, addresses);

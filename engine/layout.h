@@ -17,6 +17,8 @@ struct DraftStep {
   // It gives the same until somebody else writes a variable: it reads some which no step writes, or what follows from
   // them, and beside these at most constants. A constant in another layout is the same for ever.
   bool kept = false;
+  // A kept reorder of a variable that steps of every run read. What it gives lies beside the variable, for all plans.
+  bool is_form = false;
 };
 
 struct LaidOut {

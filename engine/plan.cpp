@@ -14,11 +14,18 @@ void Plan::forget_variables(const std::string& first) {
   variables.clear();
   written.clear();
   kept_from.clear();
+  forms.clear();
 }
 
 int64_t Plan::bytes() const {
   int64_t total = arena_bytes;
   for (const Buffer& constant : constants) total += constant.bytes();
+  return total;
+}
+
+int64_t Plan::form_bytes() const {
+  int64_t total = 0;
+  for (const PlannedForm& each : forms) total += each.form ? each.form->memory.bytes() : 0;
   return total;
 }
 

@@ -84,6 +84,17 @@ struct PlannedVariable {
   Variable::Copy* copy;
 };
 
+// What a kept step makes for all plans that read a variable in some layout; nothing where it makes something else.
+struct PlannedForm {
+  const Variable* variable = nullptr;
+  std::shared_ptr<Variable::Form> form = nullptr;
+
+  bool is_made() const { return form && form->version == variable->version; }
+  void note_made() {
+    if (form) form->version = variable->version;
+  }
+};
+
 class Plan : public std::enable_shared_from_this<Plan> {
  public:
   explicit Plan(std::string job, std::shared_ptr<Device> device);
@@ -102,6 +113,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   // is kept from run to run, and made again once one of those variables has been written, by whomever.
   int kept_steps = 0;
   std::vector<const Variable*> kept_from;
+  std::vector<PlannedForm> forms;          // by kept step
   int merged_ops = 0;                      // of the graph that are computed with an equal one before them
   int first_write = 0;                     // steps from here on change variables; they run all or not at all
   int branch_count = 1;                    // that the steps form
@@ -111,7 +123,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
   // The first of them that the session has forgotten: it then has none of them, and cannot run.
   std::string forgotten;
   void forget_variables(const std::string& first);
-  int64_t bytes() const;  // that it holds: the arena, and constants
+  int64_t bytes() const;       // that it holds: the arena, and constants
+  int64_t form_bytes() const;  // of variables in other layouts, which other plans may read too
   int64_t arena_bytes = 0;
   int64_t arena_lower_bound = 0;  // most bytes alive at any one step
   int in_flight = 0;              // submitted, end not yet pulled; guarded by the session's thread
@@ -199,9 +212,12 @@ void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, 
   for (int i = first; i < step_count; ++i) {
     if (i <= first_write && stopped()) fail(ErrorCode::Interrupted, "interrupted before ", steps[i].label);
     if (i == first_write) note_writes();
-    const int64_t step_begin_ns = profile ? Profile::now_ns() : 0;
-    launch_step(i, stream);
-    if (profile) note(*profile, i, run, step_begin_ns);
+    if (i >= kept_steps || !forms[i].is_made()) {
+      const int64_t step_begin_ns = profile ? Profile::now_ns() : 0;
+      launch_step(i, stream);
+      if (profile) note(*profile, i, run, step_begin_ns);
+    }
+    if (i < kept_steps) forms[i].note_made();
     if (next_tap < copied_taps.size()) copy_taps(copy, i, next_tap);
     if (i + 1 == kept_steps) kept_version_ = newest;
   }

@@ -33,7 +33,7 @@ class MemoryStage {
         for (int& uses : root_uses) uses += uses > 0 ? 1 : 0;
         keeping = false;
       }
-      for (size_t output = 0; output < step.outputs.size(); ++output) {
+      for (size_t output = 0; output < step.outputs.size() && !step.is_form; ++output) {
         const ValueId value = step.outputs[output];
         const ValueId shared = share(step, static_cast<int>(output), root_uses, at);
         if (shared != kNone) {

@@ -10,8 +10,8 @@
 
 namespace moonflow {
 
-// Where each value lives: in the memory of its root, which is a feed, a variable, a constant, or a block of the arena.
-// So does the scratch of a step.
+// Where each value lives: in the memory of its root, which is a feed, a variable or a form of one, a constant, or a
+// block of the arena. So does the scratch of a step.
 struct Storage {
   std::vector<ValueId> root;  // by value
   std::vector<int> block;     // by root; -1 outside of the arena

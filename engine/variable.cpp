@@ -29,6 +29,18 @@ void copy_by(const Variable::Copy& copy, void* to, const void* from, int64_t byt
 
 }  // namespace
 
+std::shared_ptr<Variable::Form> Variable::Copy::find_form(const TensorType& as, const Layout& layout) const {
+  for (const std::weak_ptr<Form>& each : forms)
+    if (std::shared_ptr<Form> form = each.lock(); form && form->type == as && form->layout == layout) return form;
+  return nullptr;
+}
+
+void Variable::Copy::add_form(const std::shared_ptr<Form>& form) {
+  const auto is_gone = [](const std::weak_ptr<Form>& each) { return each.expired(); };
+  forms.erase(std::remove_if(forms.begin(), forms.end(), is_gone), forms.end());
+  if (find_form(form->type, form->layout) != form) forms.push_back(form);
+}
+
 Variable::Copy* Variable::on(const Device& device) const {
   for (const std::unique_ptr<Copy>& copy : copies)
     if (&copy->device == &device) return copy.get();
@@ -131,8 +143,13 @@ Variable& Variables::at(const std::string& name) {
 
 int64_t Variables::bytes() const {
   int64_t bytes = 0;
-  for (const auto& [name, variable] : variables_)
-    for (const auto& copy : variable->copies) bytes += copy->memory.bytes();
+  for (const auto& [name, variable] : variables_) {
+    for (const auto& copy : variable->copies) {
+      bytes += copy->memory.bytes();
+      for (const std::weak_ptr<Variable::Form>& each : copy->forms)
+        if (const std::shared_ptr<Variable::Form> form = each.lock()) bytes += form->memory.bytes();
+    }
+  }
   return bytes;
 }
 

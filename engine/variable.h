@@ -16,11 +16,23 @@ namespace moonflow {
 // A variable has a copy on each device where a job uses it. Its home is the copy that was written last; the others
 // are brought up to date when somebody is about to read them.
 struct Variable {
+  // A copy under the type and in the layout that a plan reads it in. Plans of one session that read it so share it,
+  // and the last of them takes it along; whichever finds it behind the variable makes it again.
+  struct Form {
+    TensorType type;
+    Layout layout;
+    Buffer memory;
+    uint64_t version = ~uint64_t{0};  // of the variable that it was made of; not yet of any
+  };
   struct Copy {
     Device& device;
     Stream& stream;  // for moving it, while no run uses it
     Buffer memory;   // row-major; zeroed until something is written
     uint64_t version = 0;
+    std::vector<std::weak_ptr<Form>> forms = {};
+
+    std::shared_ptr<Form> find_form(const TensorType& as, const Layout& layout) const;  // nullptr where it has none
+    void add_form(const std::shared_ptr<Form>& form);                                   // or sees that it has it
   };
 
   std::string name;
@@ -61,7 +73,7 @@ class Variables {
   std::vector<std::string> names() const;  // sorted
   std::vector<std::string> without_value() const;  // of those that nobody has written, sorted
   uint64_t changes() const { return changes_; }  // rises where there is one more, or one less
-  int64_t bytes() const;  // of all copies
+  int64_t bytes() const;                         // of all copies and their forms
   // Whether any variable has a second copy, so that copies may be behind. Any thread.
   bool have_copies() const { return have_copies_.load(std::memory_order_relaxed); }
 

@@ -6,8 +6,9 @@ local session = require "moonflow.session"
 --- How many bytes the session holds. What `live` names goes up until garbage is collected, and comes down to what the
 --- script holds; a number that rises from day to day after a `collectgarbage()` is of something that is never let go.
 --- @return table  `live`: arrays, plans and prepared calls, with those that wait to be collected; `spare`: kept for the
----                next arrays; `variables`: with what optimizers remember, and the copies on GPUs; `lua`: Lua's heap;
----                `jobs`: of the plans of each job, by its name, which are a part of `live`
+---                next arrays; `variables`: with what optimizers remember, the layouts that jobs read them in, and the
+---                copies on GPUs; `lua`: Lua's heap; `jobs`: of the plans of each job, by its name, which are a part of
+---                `live`
 return function()
   local counts = session.handle():memory()
   return {

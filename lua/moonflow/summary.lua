@@ -132,6 +132,7 @@ function summary.plan_text(handle, threads)
   local text = table_text(rows, right) .. "\n  " .. #steps .. " steps, " .. merged .. kept .. "the last "
     .. #steps - info.first_write .. " write variables; values take " .. marked(info.arena_bytes) .. " bytes, at least "
     .. marked(info.arena_lower_bound) .. (on_cpu and "" or "; on " .. info.device)
+    .. (info.form_bytes > 0 and "; variables in other layouts " .. marked(info.form_bytes) .. " bytes" or "")
   if total > 0 then return text .. ("; %s ms in steps"):format(ms_text(total)) end
   return text .. "\n  no times yet: flow.profiler.start(), run it, flow.profiler.stop()"
 end

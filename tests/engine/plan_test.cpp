@@ -618,6 +618,59 @@ TEST_CASE("what follows from variables alone is made again only once one of them
   CHECK(toy.device->reorders == 6);
 }
 
+TEST_CASE("plans that read a variable in one layout share what it is there") {
+  ToySession toy;
+  const auto compile = [&](const char* op, const char* name) {
+    Graph graph(toy.session.catalog());
+    const ValueId w = graph.variable("w", vec(2)), x = graph.feed("x", vec(2));
+    graph.tap(append(graph, "add", {x, append(graph, op, {append(graph, "mul", {x, x}), w}, "result")}), 1);
+    return toy.session.compile(graph, name);
+  };
+  const auto result = [&](const std::shared_ptr<Plan>& plan) { return values(toy.call(plan, {floats({1, 2})})[0]); };
+  std::shared_ptr<Plan> first = compile("against", "first"), second = compile("against", "second");
+  CHECK(labels(*first)[0] == "reorder of 'w'");
+  CHECK(labels(*second)[0] == "reorder of 'w'");
+  CHECK(first->steps[0].outputs[0] == second->steps[0].outputs[0]);
+  Variables& variables = toy.session.variables();
+  CHECK(variables.bytes() == 2 * vec(2).bytes());
+  toy.session.write("w", floats({3, 4}));
+  for (int run = 0; run < 2; ++run) {
+    CHECK(result(first) == std::vector<float>{4, 18});
+    CHECK(result(second) == std::vector<float>{4, 18});
+  }
+  CHECK(toy.device->reorders == 1);
+
+  // Whoever finds it behind makes it again, and the other sees that.
+  toy.session.write("w", floats({5, 6}));
+  CHECK(result(second) == std::vector<float>{6, 26});
+  CHECK(result(first) == std::vector<float>{6, 26});
+  CHECK(toy.device->reorders == 2);
+
+  // In rows nobody lays it out, and the last that has the other layout takes it along.
+  const auto in_rows = compile("mul", "in rows");
+  CHECK(result(in_rows) == std::vector<float>{6, 26});
+  first.reset();
+  CHECK(result(second) == std::vector<float>{6, 26});
+  second.reset();
+  CHECK(variables.bytes() == vec(2).bytes());
+  first = compile("against", "again");
+  CHECK(result(first) == std::vector<float>{6, 26});
+  CHECK(toy.device->reorders == 3);
+}
+
+TEST_CASE("a variable in another layout that only kept steps read gives its memory back") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId w = graph.variable("w", vec(2));
+  graph.tap(append(graph, "add", {append(graph, "turning", {w}, "turned"), graph.feed("x", vec(2))}, "sum"), 1);
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan) ==
+        std::vector<std::string>{"reorder of 'w'", "turning 'turned'", "reorder of 'turned'", "add 'sum'"});
+  CHECK(toy.session.variables().bytes() == vec(2).bytes());
+  toy.session.write("w", floats({1, 2}));
+  CHECK(values(toy.call(plan, {floats({1, 1})})[0]) == std::vector<float>{2, 5});
+}
+
 TEST_CASE("what a kept step reads of a constant in another layout is there before it, and kept too") {
   ToySession toy;
   Graph graph(toy.session.catalog());
