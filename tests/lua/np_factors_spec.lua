@@ -85,6 +85,35 @@ describe("eigh", function()
   end)
 end)
 
+-- Most of their eigenvalues are rounding, and those of the last but for one nothing at all.
+describe("matrices of low rank", function()
+  local points = normal(40, 160)
+  local line = np.linspace(0, 1, 250, { dtype = "float64" })
+  local symmetric = {
+    covariances = np.cov(points:transpose()), products = np.matmul(points:transpose(), points),
+    outer = np.outer(line, line), equal = np.full({ 100, 100 }, 100, "float64"),
+    tiny = np.full({ 90, 90 }, 1e-300, "float64"),
+  }
+  it("have eigenvectors at right angles", function()
+    for name, a in pairs(symmetric) do
+      local values, vectors = linalg.eigh(a)
+      near(np.matmul(vectors:transpose(), vectors), np.eye(#a, "float64"), nil, name)
+      local scale = np.abs(a):max()
+      near(np.matmul(vectors * (values / scale), vectors:transpose()), a / scale, 1e-10, name)
+    end
+  end)
+  it("have singular values, and a rank", function()
+    for name, a in pairs(symmetric) do
+      local u, s, v = linalg.svd(a)
+      near(np.matmul(v, v:transpose()), np.eye(#a, "float64"), nil, name)
+      near(np.matmul(u * (s / s[0]), v), a / s[0], 1e-10, name)
+    end
+    local low = np.matmul(normal(200, 10), normal(10, 200)):astype("float32")
+    assert.equal(10, linalg.matrix_rank(low))
+    near(np.matmul(np.matmul(low, linalg.pinv(low)), low), low, 1e-3)
+  end)
+end)
+
 describe("svd", function()
   it("gives factors whose product is the matrix, of any shape and rank", function()
     for name, a in pairs(matrices) do

@@ -17,20 +17,18 @@ function reflections.of(p, at, apart, count)
   local most = 0
   for i = 1, count - 1 do most = max(most, abs(p[at + i * apart])) end
   if most == 0 then return 0 end
-  local head, sum = p[at], 0
-  most = max(most, abs(head))  -- so that no square is too large or too small
+  most = max(most, abs(p[at]))
+  -- In shares of the largest no square is too large or too small, and of numbers with few digits left, as those below
+  -- the normal ones, it is a reflection still.
+  local head, sum = p[at] / most, 0
   for i = 0, count - 1 do
     local share = p[at + i * apart] / most
     sum = sum + share * share
   end
-  local length = (head > 0 and -1 or 1) * sqrt(sum) * most
+  local length = (head > 0 and -1 or 1) * sqrt(sum)
   local scale = 1 / (head - length)
-  if scale == math.huge or scale == -math.huge then  -- of numbers below the normal ones
-    for i = 1, count - 1 do p[at + i * apart] = p[at + i * apart] / (head - length) end
-  else
-    for i = 1, count - 1 do p[at + i * apart] = p[at + i * apart] * scale end
-  end
-  p[at] = length
+  for i = 1, count - 1 do p[at + i * apart] = p[at + i * apart] / most * scale end
+  p[at] = length * most
   return (length - head) / length
 end
 

@@ -67,12 +67,15 @@ local NOTHING = 1e-150
 
 -- The eigenvalues of a tridiagonal matrix in the place of its diagonal, by implicit QL, with the rotations applied to
 -- the rows of `z`: H. Bowdler, R. S. Martin, C. Reinsch and J. H. Wilkinson, "The QR and QL algorithms for symmetric
--- matrices", Numerische Mathematik 1968.
+-- matrices", Numerische Mathematik 1968. What is rounding beside the greatest element of the matrix counts as 0: among
+-- eigenvalues that are nothing but rounding themselves, as those of a matrix of low rank, there would be no end.
 local function rotate_to_diagonal(d, e, z, n, called)
+  local nothing = 0
+  for i = 0, n - 1 do nothing = max(nothing, 2 ^ -53 * abs(d[i]), i < n - 1 and 2 ^ -53 * abs(e[i]) or 0) end
   for l = 0, n - 1 do
     for attempt = 1, 100 do
       local m = l
-      while m < n - 1 and abs(e[m]) > 2 ^ -53 * (abs(d[m]) + abs(d[m + 1])) + NOTHING do m = m + 1 end
+      while m < n - 1 and abs(e[m]) > max(2 ^ -53 * (abs(d[m]) + abs(d[m + 1])), nothing) do m = m + 1 end
       if m == l then break end
       if attempt == 100 then fail("invalid_argument", called .. ": the eigenvalues are not found") end
       local g = (d[l + 1] - d[l]) / (2 * e[l])
@@ -126,12 +129,23 @@ end
 -- Rotates the rows of `w` (n, n) until each is at right angles with all others, and those of `v` with them: one-sided
 -- Jacobi, M. R. Hestenes, "Inversion of matrices by biorthogonalization and related results", Journal of the Society
 -- for Industrial and Applied Mathematics 1958. The products of all rows, which tell where there is something to do, are
--- one product of matrices.
+-- one product of matrices. Most matrices need a few sweeps; what is rounding beside the longest row, and not at right
+-- angles by then, has rows of rounding of its own, and those theirs, and is taken for the 0 that it stands for.
 local function make_orthogonal(w, v, n, called)
   local p, q, tolerance = w:ptr(), v:ptr(), 4 * sqrt(n) * 2 ^ -52
-  for _ = 1, 60 do
+  for sweep = 1, 60 do
     local products, is_done = product(w, w:transpose()), true
     local g = products:ptr()
+    if sweep == 12 then
+      local most = 0
+      for i = 0, n - 1 do most = max(most, g[i * n + i]) end
+      for i = 0, n - 1 do
+        if g[i * n + i] <= most * n * 2 ^ -104 then
+          g[i * n + i] = 0
+          for k = 0, n - 1 do p[i * n + k] = 0 end
+        end
+      end
+    end
     for i = 0, n - 2 do
       local x = i * n
       for j = i + 1, n - 1 do
