@@ -86,6 +86,11 @@ describe("random arrays", function()
     local seen = {}
     for _, v in ipairs(np.random.choice(20000, { 20000 }, { replace = false }):totable()) do seen[v] = true end
     for v = 0, 19999 do assert.is_true(seen[v]) end
+    -- Few of very many, of which there can be no list.
+    local few = np.random.choice(2 ^ 50, { 100 }, { replace = false })
+    assert.equal(100, #np.unique(few))
+    assert.is_true(np.min(few) >= 0 and np.max(few) > 2 ^ 40 and np.max(few) < 2 ^ 50)
+    assert.equal("(0)", tostring(np.random.choice(5, { 0 }, { replace = false }).shape))
     local first = 0
     for _ = 1, 2000 do
       local drawn = np.random.choice(3, { 2 }, { replace = false, p = { 0.75, 0.25, 0 } })

@@ -372,14 +372,14 @@ function Generator:permutation(n)
     fail("invalid_argument", "np.random.permutation wants an array or how many numbers, got " .. arguments.describe(n))
   end
   if n == 0 then return core.empty("int64", { 0 }) end
-  local chances = self:uniform(0, 1, { n }, "float64"):totable()
-  local order = {}
-  for i = 1, n do
-    local j = 1 + math.floor(chances[i] * i)
-    order[i] = order[j]
-    order[j] = i - 1
+  local chances, order = self:uniform(0, 1, { n }, "float64"), core.empty("float64", { n })
+  local chance, place = chances:ptr(), order:ptr()
+  for i = 0, n - 1 do
+    local j = math.floor(chance[i] * (i + 1))
+    place[i] = place[j]
+    place[j] = i
   end
-  return core.array(order, "int64", { n })
+  return order:astype("int64")
 end
 
 --- Puts the rows of an array, or the entries of a list, in random order, in their own place: that of `permutation`.
@@ -401,26 +401,39 @@ local function with_replacement(generator, n, count, sums)
   return places_of(sums, generator:uniform(0, 1, { count }, "float64"))
 end
 
--- `count` different ones of n places. With chances each waits for a time of its own, exponential with its chance as the
--- rate, and who waits least comes first: P. S. Efraimidis and P. G. Spirakis, "Weighted random sampling with a
--- reservoir", Information Processing Letters 2006.
-local function without_replacement(generator, n, count, sums)
-  local list, possible = generator:permutation(n):totable(), n
-  if sums then
-    local waits, values = generator:uniform(0, 1, { n }, "float64"):totable(), sums:ptr()
-    for i = 1, n do
-      local chance = values[i - 1] - (i > 1 and values[i - 2] or 0)
-      if chance == 0 then possible = possible - 1 end
-      waits[i] = chance == 0 and math.huge or -math.log(1 - waits[i]) / chance
-    end
-    table.sort(list, function(one, other) return waits[one + 1] < waits[other + 1] end)
-  end
+local function check_enough(count, possible, of)
   if count > possible then
     fail("invalid_argument", ("np.random.choice: %d cannot be drawn without replacement from %d%s"):format(
-      count, possible, sums and " with a chance" or ""))
+      count, possible, of))
   end
-  for i = count + 1, n do list[i] = nil end
+end
+
+-- `count` different ones of n places: the first of a permutation, of which only those are known that are not where they
+-- were, so few of many take no longer than few.
+local function equally_likely(generator, n, count)
+  check_enough(count, n, "")
+  local chances, moved, list = generator:uniform(0, 1, { count }, "float64"):totable(), {}, {}
+  for i = 1, count do
+    local j = i + math.floor(chances[i] * (n - i + 1))
+    list[i] = (moved[j] or j) - 1
+    moved[j] = moved[i] or i
+  end
   return core.array(list, "int64", { count })
+end
+
+-- The same with chances: each place waits for a time of its own, exponential with its chance as the rate, and who waits
+-- least comes first: P. S. Efraimidis and P. G. Spirakis, "Weighted random sampling with a reservoir", Information
+-- Processing Letters 2006.
+local function by_chances(generator, n, count, sums)
+  local chances = np.concat({ sums:rows(0, 1), np.diff(sums) }, 0)
+  check_enough(count, np.count_nonzero(chances), " with a chance")
+  local waits = -np.log(1 - generator:uniform(0, 1, { n }, "float64"))
+  return np.argsort(np.where(chances:gt(0), waits / chances, math.huge)):rows(0, count)
+end
+
+local function without_replacement(generator, n, count, sums)
+  if sums then return by_chances(generator, n, count, sums) end
+  return equally_likely(generator, n, count)
 end
 
 local choice_signature = signature("np.random.choice",
