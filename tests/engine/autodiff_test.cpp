@@ -59,6 +59,33 @@ TEST_CASE("where no path leads there is no gradient") {
   CHECK(grads[2] != kNone);
 }
 
+TEST_CASE("the values and the losses may come in any order") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  const ValueId early = graph.append("square", {x})[0], middle = graph.append("square", {early})[0];
+  const ValueId late = graph.append("mul", {middle, x})[0];
+  const auto found = [&](const std::vector<ValueId>& losses, const std::vector<ValueId>& wanted) {
+    std::vector<ValueId> seeds;
+    for (const ValueId loss : losses) seeds.push_back(graph.append("ones", {loss})[0]);
+    std::vector<bool> there;
+    for (const ValueId grad : gradients(graph, losses, seeds, wanted)) there.push_back(grad != kNone);
+    return there;
+  };
+  CHECK(found({early}, {late}) == std::vector<bool>{false});
+  CHECK(found({late, early}, {middle, x}) == std::vector<bool>{true, true});
+  CHECK(found({early}, {late, early, x}) == std::vector<bool>{false, true, true});
+  CHECK(found({late}, {}).empty());
+
+  // x^4 x + x^2 of what comes first, middle and last.
+  const ValueId seed = graph.append("ones", {x})[0];
+  const std::vector<ValueId> grads = gradients(graph, {late, early}, {seed, seed}, {middle, x});
+  for (const ValueId grad : grads) graph.tap(grad, static_cast<Token>(grad));
+  const std::vector<Tensor> results = toy.call(toy.session.compile(graph, "test"), {floats({1, 2})});
+  CHECK(values(results[0]) == std::vector<float>{1, 2});
+  CHECK(values(results[1]) == std::vector<float>{7, 84});
+}
+
 TEST_CASE("only what leads to a wanted value is differentiated") {
   ToySession toy;
   Graph graph(toy.session.catalog());
