@@ -141,7 +141,6 @@ void fold_group(const Geometry& g, const T* x, int64_t group, int64_t first, int
   });
   for (int64_t left = together; left > 1; left -= left / 2) {
     typename Op::Acc* const other = acc + (left - left / 2) * columns;
-#pragma GCC ivdep
     for (int64_t c = 0; c < left / 2 * columns; ++c) acc[c] = Op::merge(acc[c], other[c]);
   }
 }
