@@ -1,6 +1,5 @@
 // Every element of b is used once per row of a, so the speed is that of reading b from cache: four rows of b are read
-// at a time, along k, in registers as wide as the processor has. Packing, which pays in a large product, only adds a
-// copy.
+// at a time, in registers as wide as the processor has. Packing, which pays in a large product, only adds a copy.
 #include "kernels/cpu/matmul_few_rows.h"
 
 #include <algorithm>
@@ -11,12 +10,14 @@
 namespace moonflow::cpu {
 namespace {
 
-// out[j] for `count` (one or four) neighbouring rows of b. Long rows piece by piece: a single sum grows so large beside
-// its addends that it takes up ever less of them.
+// Long sums are taken piece by piece: a single one grows so large beside its addends that it takes up ever less of
+// them.
+constexpr int64_t kPiece = 4096;
+
+// out[j] for `count` (one or four) neighbouring rows of b.
 template <class R, int count>
 inline void dot(int64_t inner, const typename R::Element* a, const typename R::Element* b, typename R::Element* out) {
   using T = typename R::Element;
-  constexpr int64_t kPiece = 4096;
   if (inner <= kPiece) return dots<R, 1, count, 2>(inner, a, inner, b, inner, out);
   double sums[count] = {};
   for (int64_t k = 0; k < inner; k += kPiece) {
@@ -25,6 +26,19 @@ inline void dot(int64_t inner, const typename R::Element* a, const typename R::E
     for (int j = 0; j < count; ++j) sums[j] += piece[j];
   }
   for (int j = 0; j < count; ++j) out[j] = static_cast<T>(sums[j]);
+}
+
+// sums[j] += sum of `count` neighbouring rows of b, `columns` long, each times its number of a.
+template <int count, class T>
+inline void add_rows(int64_t width, const T* a, const T* b, int64_t columns, T* sums) {
+  T factors[count];
+  std::copy_n(a, count, factors);
+#pragma GCC ivdep
+  for (int64_t j = 0; j < width; ++j) {
+    T sum = factors[0] * b[j];
+    for (int k = 1; k < count; ++k) sum += factors[k] * b[k * columns + j];
+    sums[j] += sum;
+  }
 }
 
 // kRows rows of the result.
@@ -81,7 +95,35 @@ void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const T* a,
   });
 }
 
+template <class T>
+void multiply_row(int64_t columns, int64_t inner, const T* a, const T* b, T* out) {
+  constexpr int64_t kTogether = 4096, kLeastColumns = 64;  // sums, which lie in a near cache while rows of b go by
+  const int64_t grain = std::max(kLeastColumns, kWideGrain / std::max<int64_t>(1, inner));
+  const bool is_long = inner > kPiece;
+  parallel_for(columns, grain, [=](int64_t first, int64_t last) {
+    widest([=] {
+      double totals[kTogether];
+      for (int64_t begin = first; begin < last; begin += kTogether) {
+        const int64_t width = std::min(kTogether, last - begin);
+        T* const sums = out + begin;
+        std::fill_n(totals, is_long ? width : 0, 0.0);
+        for (int64_t piece = 0; piece < inner; piece += kPiece) {
+          const int64_t end = std::min(inner, piece + kPiece);
+          std::fill_n(sums, width, T(0));
+          int64_t k = piece;
+          for (; k + 4 <= end; k += 4) add_rows<4>(width, a + k, b + k * columns + begin, columns, sums);
+          for (; k < end; ++k) add_rows<1>(width, a + k, b + k * columns + begin, columns, sums);
+          for (int64_t j = 0; is_long && j < width; ++j) totals[j] += static_cast<double>(sums[j]);
+        }
+        for (int64_t j = 0; is_long && j < width; ++j) sums[j] = static_cast<T>(totals[j]);
+      }
+    });
+  });
+}
+
 template void multiply_few_rows(int64_t, int64_t, int64_t, const float*, const float*, float*, bool);
 template void multiply_few_rows(int64_t, int64_t, int64_t, const double*, const double*, double*, bool);
+template void multiply_row(int64_t, int64_t, const float*, const float*, float*);
+template void multiply_row(int64_t, int64_t, const double*, const double*, double*);
 
 }  // namespace moonflow::cpu

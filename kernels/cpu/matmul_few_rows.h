@@ -1,4 +1,5 @@
-// A few rows times a transposed matrix: what a dense layer does for one sample, or for a handful.
+// A few rows times a transposed matrix: what a dense layer does for one sample, or for a handful; and a matrix beside a
+// vector.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,11 @@ namespace moonflow::cpu {
 template <class T>
 void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const T* a, const T* b, T* out, bool backwards);
 
-// The same product for few rows of b, as the last layer of a classifier has them.
+// out[j] = sum over k of a[k] * b[k, j]; the rest as above.
+template <class T>
+void multiply_row(int64_t columns, int64_t inner, const T* a, const T* b, T* out);
+
+// The first product for few rows of b, as the last layer of a classifier has them.
 void multiply_few_columns(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out);
 
 }  // namespace moonflow::cpu

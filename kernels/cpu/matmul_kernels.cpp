@@ -68,15 +68,38 @@ bool is_along_rows(const Product& sizes) {
   return (!sizes.transpose_a || sizes.rows == 1) && (sizes.transpose_b || sizes.columns == 1);
 }
 
+// A matrix times a vector is a single row times a matrix, turned over: the vector and the result lie as before.
+bool is_turned(const Product& sizes) { return sizes.batch == 1 && sizes.columns == 1 && sizes.rows > kFewRows; }
+Product turned_over(const Product& sizes) {
+  return {1, sizes.columns, sizes.rows, sizes.inner, !sizes.transpose_b, !sizes.transpose_a};
+}
+
 // Every other launch begins at the end of the matrix. Reading one that is larger than a core's cache in the same order
 // every time finds nothing of it there, since what comes last drives out what comes first; to and fro, each launch
 // finds what the one before has read last.
 template <class T>
-Launch prepare_few_rows(const Product& sizes, Finish finish) {
-  return finished<T>(sizes, finish, [sizes, backwards = false](const T* a, const T* b, T* out, void*) mutable {
+auto along_rows(const Product& sizes) {
+  return [sizes, backwards = false](const T* a, const T* b, T* out, void*) mutable {
     multiply_few_rows(sizes.rows, sizes.columns, sizes.inner, a, b, out, backwards);
     backwards = !backwards;
-  });
+  };
+}
+
+// A product that is over when its larger factor has been read; nothing where it is another.
+template <class T>
+Launch prepare_few_rows(const Product& sizes, Finish finish) {
+  constexpr int64_t kLeastColumns = 16;  // which pay for registers across them
+  if (sizes.batch > 1 || sizes.inner == 0) return {};
+  const bool turned = is_turned(sizes);
+  const Product read = turned ? turned_over(sizes) : sizes;
+  const auto launch = [&](auto multiply) {
+    return finished<T>(sizes, finish, [turned, multiply](const T* a, const T* b, T* out, void* scratch) mutable {
+      multiply(turned ? b : a, turned ? a : b, out, scratch);
+    });
+  };
+  if (read.rows <= kFewRows && is_along_rows(read)) return launch(along_rows<T>(read));
+  if (read.rows > 1 || read.columns < kLeastColumns) return {};
+  return launch([read](const T* a, const T* b, T* out, void*) { multiply_row(read.columns, read.inner, a, b, out); });
 }
 
 void multiply_across(const Product& sizes, const float* a, const float* b, float* out) {
@@ -256,8 +279,8 @@ Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
     return unless_sparse({sizes, true}, sizes, finish, call, prepare_panels(sizes, finish));
   const bool tiny = is_small_stack(sizes);
   if (tiny && sizes.batch > 1) return prepare_stack(sizes, finish, call);
+  if (Launch few_rows = prepare_few_rows<float>(sizes, finish)) return few_rows;
   const bool few = sizes.batch == 1 && sizes.rows <= kFewRows;
-  if (few && is_along_rows(sizes)) return prepare_few_rows<float>(sizes, finish);
   if (!has_primitives(call.device)) {
     if (few) return prepare_packed<float>(sizes, finish, call);
     return unless_sparse({sizes}, sizes, finish, call, prepare_packed<float>(sizes, finish, call));
@@ -284,8 +307,7 @@ Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
 
 // oneDNN has no kernels for it.
 Launch prepare_float64(const Product& sizes, Finish finish, KernelCall& call) {
-  const bool few = sizes.batch == 1 && sizes.rows <= kFewRows && sizes.inner > 0;
-  if (few && is_along_rows(sizes)) return prepare_few_rows<double>(sizes, finish);
+  if (Launch few_rows = prepare_few_rows<double>(sizes, finish)) return few_rows;
   return prepare_packed<double>(sizes, finish, call);
 }
 

@@ -72,6 +72,37 @@ TEST_CASE("float32 products agree with float64 for few rows and many, transposed
   }
 }
 
+// The vector on either side, beside matrices of few rows and many, and sums that are taken in pieces.
+TEMPLATE_TEST_CASE("a matrix beside a vector gives its sums, the same for any number of threads", "", float, double) {
+  constexpr DType dtype = std::is_same_v<TestType, float> ? DType::Float32 : DType::Float64;
+  Session one = make_session(1), three = make_session(3);
+  for (const auto& [size, inner] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 5}, {9, 1}, {15, 30}, {16, 6}, {70, 33}, {130, 9001}, {9000, 40}, {513, 8192}}) {
+    for (const bool vector_first : {false, true}) {
+      for (const bool turned : {false, true}) {
+        CAPTURE(size, inner, vector_first, turned);
+        const Tensor matrix = random_values({dtype, turned ? Shape{inner, size} : Shape{size, inner}}, 1);
+        const Tensor vector = random_values({dtype, vector_first ? Shape{1, inner} : Shape{inner, 1}}, 2);
+        const TestType *const m = matrix.data<TestType>(), *const v = vector.data<TestType>();
+        const auto product = [&](Session& session) {
+          return vector_first ? session.evaluate("matmul", {vector, matrix}, transposes(false, !turned))[0]
+                              : session.evaluate("matmul", {matrix, vector}, transposes(turned, false))[0];
+        };
+        const Tensor result = product(one);
+        CHECK(distance(result, product(three)) == 0);
+        double worst = 0;
+        for (int64_t i = 0; i < size; ++i) {
+          double sum = 0;
+          for (int64_t k = 0; k < inner; ++k)
+            sum += static_cast<double>(m[turned ? k * size + i : i * inner + k]) * static_cast<double>(v[k]);
+          worst = std::max(worst, std::fabs(sum - static_cast<double>(result.data<TestType>()[i])));
+        }
+        CHECK(worst < (dtype == DType::Float32 ? 2e-6 : 1e-14) * std::sqrt(static_cast<double>(inner)));
+      }
+    }
+  }
+}
+
 TEST_CASE("products of deep matrices agree with float64, the same for any number of threads") {
   Session session = make_session();
   using Sizes = std::tuple<int64_t, int64_t, int64_t, bool>;
