@@ -95,7 +95,8 @@ local function reshaped(value, sizes)
   local shape = value.shape
   local is_same = #shape == #sizes
   for i, size in ipairs(sizes) do is_same = is_same and shape[i - 1] == size end
-  return is_same and value or apply(value, "reshape", { value }, { shape = sizes })
+  if is_same then return value end
+  return ndarray.is_array(value) and value:reshape(sizes) or apply(value, "reshape", { value }, { shape = sizes })
 end
 
 -- The diagonal of two axes with one letter: of both as one axis, the last, every (size + 1)-th place.
@@ -168,13 +169,14 @@ local function join(a, b, is_wanted, sizes)
   end
   local function count(labels) return count_of(labels, sizes) end
   local labels = joined(batch, rows, columns)
-  if #summed > 0 and dtypes.floating[a.value.dtype] then
+  local are_vectors = #batch > 0 and #rows + #columns == 0  -- a stack of single numbers is no product of matrices
+  if #summed > 0 and dtypes.floating[a.value.dtype] and not are_vectors then
     local left, turned_a = as_matrices(a, batch, rows, summed, count)
     local right, turned_b = as_matrices(b, batch, summed, columns, count)
     local product = apply(left, "matmul", { left, right }, { transpose_a = turned_a, transpose_b = turned_b })
     return { labels = labels, value = reshaped(product, sizes_of(labels)) }
   end
-  -- Nothing to sum over, or integers, of which there are no matrix products.
+  -- Nothing to sum over, or vectors side by side, or integers, of which there are no matrix products.
   local function spread(term, own, all)
     local shape, has = {}, set_of(own)
     for i, label in ipairs(all) do shape[i] = has[label] and sizes[label] or 1 end
