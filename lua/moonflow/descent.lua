@@ -17,7 +17,7 @@ local descent = {}
 
 -- Divides, unscales and regularises. Of a table of which rows have been picked, `sums` are these where they are to be
 -- clipped in place of its gradient.
-local function prepare(updates, scale, part)
+local function prepare(updates, scale, part, clips)
   for _, u in ipairs(updates) do
     local l1, l2 = 0, 0
     if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
@@ -30,7 +30,7 @@ local function prepare(updates, scale, part)
     else
       picked_rows.join_gathers(u)
     end
-    u.picks = part.clipping and picked_rows.to_clip(u, part)
+    u.picks = clips and picked_rows.to_clip(u, part)
     if u.picks then
       u.sums = picked_rows.sums(u, u.picks, scale)
     elseif scale ~= 1 or is_regularised or u.unscale then
@@ -69,16 +69,29 @@ local function clip_by_global_norm(t, updates, clip_norm, name)
   end
 end
 
--- The step of what one part of the optimizer trains.
-local function descend(t, updates, scale, part, name)
-  prepare(updates, scale, part)
-  local clipping = part.clipping
-  if clipping and clipping.clip_value then
+local function clip(t, updates, clipping, name)
+  if clipping.clip_value then
     clip_by_value(updates, clipping.clip_value)
-  elseif clipping and #updates > 0 then
+  elseif #updates > 0 then
     clip_by_global_norm(t, updates, clipping.clip_norm, name)
   end
-  for _, u in ipairs(updates) do part.rule(u, part.options) end
+end
+
+-- The step of each part of the optimizer. The gradients are clipped for all of them together, or for each by itself.
+local function descend(t, updates, scale)
+  local of_all, groups = t.optimizer.clipping, {}
+  for i, part in ipairs(t.optimizer.parts) do
+    groups[i] = {}
+    for _, u in ipairs(updates) do
+      if u.part == part then table.insert(groups[i], u) end
+    end
+    prepare(groups[i], scale, part, of_all or part.clipping)
+  end
+  if of_all then clip(t, updates, of_all, "System-Train") end
+  for i, part in ipairs(t.optimizer.parts) do
+    if part.clipping and not of_all then clip(t, groups[i], part.clipping, "System-Train-" .. i) end
+    for _, u in ipairs(groups[i]) do part.rule(u, part.options) end
+  end
 end
 
 local function names_of(variables)
@@ -340,7 +353,7 @@ function descent.finish(t, site)
   warn_of_decay(t, owners, variables)
   warn_of_swapped(t, variables)
 
-  local parts, scaling = t.optimizer.parts, loss_scale.of(t, t.optimizer.loss_scale)
+  local scaling = loss_scale.of(t, t.optimizer.loss_scale)
   local gradients = differentiate(t, variables, scaling)
   local watched, shows_gradient = {}, false  -- where it does, that is what the job may be for
   for i, handle in ipairs(t.diff_watches) do
@@ -351,12 +364,7 @@ function descent.finish(t, site)
   if #updates == 0 and not shows_gradient then refuse_idle(t, variables, t.optimizer_site or site) end
   share(t, updates)
   scaling:watch_over(updates)
-  local scale = 1 / (t.losses[1].shape:count() * (scaling.factor or 1))
-  for i, part in ipairs(parts) do
-    local own = {}
-    for _, u in ipairs(updates) do own[#own + 1] = u.part == part and u or nil end
-    descend(t, own, scale, part, #parts == 1 and "System-Train" or "System-Train-" .. i)
-  end
+  descend(t, updates, 1 / (t.losses[1].shape:count() * (scaling.factor or 1)))
   move_statistics(t)
   count_step(t, updates, scaling:step(), site)
   return watched

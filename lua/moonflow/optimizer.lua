@@ -294,12 +294,15 @@ define("LARS", with({
 
 local combined_signature = arguments.signature("flow.optimizer.CombinedOptimizer", {
   { "optimizers", "entries", text = "a list of optimizers, each with `variables`, but one at most" },
-  unpack(scale_parameters),
+  scale_parameters[1],
+  { "grad_clipping", "clipping?", text = "of all gradients together, whichever of the optimizers they are for" },
+  scale_parameters[2],
 })
 
 --- Several optimizers for one loss, each for its `variables`, with its own rate, decay and clipping. One of them may
 --- leave these out, and trains all others; where none does, flow.config.log is told of what is trained by none. A loss
---- scale is that of the whole.
+--- scale is that of the whole, and so is `grad_clipping` where it is given here: by_global_norm(1) of each of them only
+--- keeps that one's gradients to 1.
 function optimizer.CombinedOptimizer(...)
   local given = combined_signature:parse(...)
   local parts, places, rest = {}, {}, nil
@@ -312,6 +315,8 @@ function optimizer.CombinedOptimizer(...)
       combined_signature:fail(place .. "is entry " .. places[part] .. " again")
     elseif part.options.loss_scale_factor or part.options.loss_scale_policy then
       combined_signature:fail(place .. "has a loss scale of its own; give it to CombinedOptimizer")
+    elseif part.clipping and given.grad_clipping then
+      combined_signature:fail(place .. "has a grad_clipping of its own, beside that of all together; leave one out")
     elseif not part.chosen and rest then
       combined_signature:fail(place .. "names no variables, nor does entry " .. rest .. ", which trains all others")
     elseif not part.chosen then
@@ -320,7 +325,7 @@ function optimizer.CombinedOptimizer(...)
     parts[i], places[part] = part, i
   end
   if #parts == 0 then combined_signature:fail(": a list of optimizers is wanted, and it is empty") end
-  return setmetatable({ where = "flow.optimizer.CombinedOptimizer", parts = parts,
+  return setmetatable({ where = "flow.optimizer.CombinedOptimizer", parts = parts, clipping = given.grad_clipping,
                         loss_scale = loss_scale_of(given, combined_signature) }, Optimizer)
 end
 

@@ -169,6 +169,26 @@ describe("a combined optimizer", function()
     end)
   end)
 
+  it("clips the gradients of all together, or of each part", function()
+    local norm, value = o.grad_clipping.by_global_norm(1), o.grad_clipping.by_value(0.25)
+    local function head(options)
+      options.momentum = 0
+      return o.SGD(0.125, options)
+    end
+    -- Each of the four gradients is 1: their length is 2, and that of the body's two the root of 2. Each step goes on
+    -- from the last.
+    check_moves({ -0.25, -0.25, -0.0625, -0.0625 }, function()
+      return o.CombinedOptimizer({ body {}, head {} }, { grad_clipping = norm })
+    end)
+    check_moves({ -0.375, -0.375, -0.09375, -0.09375 }, function()
+      return o.CombinedOptimizer({ body {}, head {} }, { grad_clipping = value, loss_scale_factor = 8 })
+    end)
+    local body_at = -0.375 - 0.5 * math.sqrt(0.5)
+    check_moves({ body_at, body_at, -0.125, -0.125 }, function()
+      return o.CombinedOptimizer { body { grad_clipping = norm }, head { grad_clipping = value } }
+    end)
+  end)
+
   it("says what does not fit together", function()
     local function fails(pattern, make)
       flow.clear_default_session()
@@ -190,6 +210,11 @@ describe("a combined optimizer", function()
       return o.CombinedOptimizer { part, part }
     end)
     fails("it is empty", function() return o.CombinedOptimizer {} end)
+    fails("entry 2 of the optimizers has a grad_clipping of its own, beside that of all together; leave one out",
+      function()
+        local clips = { grad_clipping = o.grad_clipping.by_value(1) }
+        return o.CombinedOptimizer({ body {}, o.SGD(0.1, clips) }, clips)
+      end)
   end)
 end)
 
