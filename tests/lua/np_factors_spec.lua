@@ -147,6 +147,56 @@ describe("svd", function()
   end)
 end)
 
+-- Of up to 8 rows or columns a stack is taken at a time.
+describe("many small matrices", function()
+  local function turned(a) return a:transpose(0, 2, 1) end
+  local function check_orthogonal(columns, what)
+    near(np.matmul(turned(columns), columns), np.broadcast_to(np.eye(columns.shape[2], "float64"),
+      { #columns, columns.shape[2], columns.shape[2] }), nil, what)
+  end
+
+  it("have factors each, of any shape, rank and size", function()
+    for _, sizes in ipairs { { 1, 1 }, { 3, 3 }, { 8, 2 }, { 2, 8 }, { 8, 8 }, { 40, 3 }, { 5, 60 } } do
+      local rows, columns = unpack(sizes)
+      local some = draws:normal(0, 1, { 20, rows, columns }, "float64")
+      local low = np.matmul(draws:normal(0, 1, { 20, rows, 1 }, "float64"),
+        draws:normal(0, 1, { 20, 1, columns }, "float64"))
+      for name, a in pairs { some = some, low = low, tiny = some * 1e-300, none = some * 0 } do
+        local what, greatest = ("%s (%d, %d)"):format(name, rows, columns), np.abs(a):max()
+        local scale = greatest > 0 and greatest or 1
+        local u, s, vt = linalg.svd(a)
+        near(np.matmul(u * (s / scale):reshape({ 20, 1, -1 }), vt), a / scale, nil, what)
+        check_orthogonal(u, what)
+        check_orthogonal(turned(vt), what)
+        assert.is_true(s:slice(":, :1"):ge(s):all() and s:ge(0):all(), what)
+        local x = linalg.pinv(a / scale)
+        near(np.matmul(np.matmul(a / scale, x), a / scale), a / scale, 1e-10, what)
+        if rows == columns then
+          local symmetric = (a + turned(a)) / scale
+          local values, vectors = linalg.eigh(np.tril(symmetric))
+          near(np.matmul(vectors * values:reshape({ 20, 1, -1 }), turned(vectors)), symmetric, nil, what)
+          check_orthogonal(vectors, what)
+          near(np.sort(values), values, nil, what)
+        end
+      end
+    end
+  end)
+
+  it("keep the axes before them, and the dtype", function()
+    local values, vectors = linalg.eigh(np.ones({ 2, 0, 3, 3 }))
+    assert.equal("(2, 0, 3) (2, 0, 3, 3) float32", ("%s %s %s"):format(values.shape, vectors.shape, vectors.dtype))
+    local u, s, vt = linalg.svd(np.ones({ 2, 5, 4, 3 }, "float64"))
+    assert.equal("(2, 5, 4, 3) (2, 5, 3) (2, 5, 3, 3) float64", ("%s %s %s %s"):format(u.shape, s.shape, vt.shape,
+      vt.dtype))
+    raises("invalid_argument", "np.linalg.eigh: the matrix has elements that are not finite", function()
+      linalg.eigh(np.full({ 2, 2, 2 }, 0 / 0))
+    end)
+    raises("shape_mismatch", "np.linalg.eigh wants a square matrix, got (2, 3)", function()
+      linalg.eigh(np.ones({ 4, 2, 3 }))
+    end)
+  end)
+end)
+
 describe("least squares", function()
   it("fit a line to points", function()
     local x = np.array({ 0, 1, 2, 3 }, "float64")

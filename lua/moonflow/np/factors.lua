@@ -35,6 +35,19 @@ end
 
 local linalg = np.linalg
 
+-- What `compute` gives of all matrices of an array at a time, where they are small, in the dtype of results; else nil.
+local function of_small(compute, a, is_square, called)
+  local whole = floating(as_array(a, called))
+  if whole.rank < 2 then return end
+  local rows, columns = whole.shape[whole.rank - 2], whole.shape[whole.rank - 1]
+  local least = min(rows, columns)
+  if least == 0 or least > rotations.SMALL or (is_square and rows ~= columns) then return end
+  local stack, _, outer = stacks.along_one(whole)
+  local results = { compute(cast(stack, "float64"), called) }
+  for i, result in ipairs(results) do results[i] = cast(stacks.spread(result, outer), whole.dtype) end
+  return results
+end
+
 local qr_signature = signature("np.linalg.qr", { { "a", "any" } })
 --- Q and R with Q R = a, where the columns of Q have length 1 and are at right angles, and R is upper triangular:
 --- `local q, r = np.linalg.qr(a)`. By Householder's reflections, in double precision.
@@ -59,6 +72,8 @@ local eigh_signature = signature("np.linalg.eigh", { { "a", "any" } })
 --- @error elements that are not finite
 function linalg.eigh(...)
   local given = eigh_signature:parse(...)
+  local small = of_small(rotations.small_symmetric, given.a, true, "np.linalg.eigh")
+  if small then return unpack(small) end
   if stacks.is(given.a) then return stacks.each(linalg.eigh, given.a) end
   local a, dtype = square(given.a, "np.linalg.eigh")
   local n = a.shape[0]
@@ -86,16 +101,18 @@ local svd_signature = signature("np.linalg.svd", { { "a", "any" } })
 --- @error elements that are not finite
 function linalg.svd(...)
   local given = svd_signature:parse(...)
+  local small = of_small(rotations.small_singular, given.a, false, "np.linalg.svd")
+  if small then return unpack(small) end
   if stacks.is(given.a) then return stacks.each(linalg.svd, given.a) end
   local a, dtype = matrix_of(given.a, "np.linalg.svd")
   local u, s, vt = svd(a, "np.linalg.svd")
   return cast(u, dtype), cast(s, dtype), cast(vt, dtype)
 end
 
--- The least singular value that counts as one: the rest is what rounding leaves of 0.
-local function threshold(a, s, dtype, share)
-  return (share or max(a.shape[0], a.shape[1]) * EPSILON[dtype]) * (#s > 0 and s:max() or 0)
-end
+-- The least singular value that counts as one, as a share of the greatest, and itself: the rest is what rounding leaves
+-- of 0.
+local function share_of(a, dtype, share) return share or max(a.shape[0], a.shape[1]) * EPSILON[dtype] end
+local function threshold(a, s, dtype, share) return share_of(a, dtype, share) * (#s > 0 and s:max() or 0) end
 
 -- One over each singular value above the threshold, 0 for the others, and how many are above.
 local function reciprocals(s, least)
@@ -124,6 +141,15 @@ local pinv_signature = signature("np.linalg.pinv", { { "a", "any" }, { "rcond", 
 --- shapes: (..., m, n) -> (..., n, m)
 function linalg.pinv(...)
   local given = pinv_signature:parse(...)
+  local function small_inverses(stack, called)
+    local u, s, vt = rotations.small_singular(stack, called)
+    local dtype = floating(as_array(given.a)).dtype
+    local least = np.max(s, 1, { keepdims = true }) * share_of(stack[0], dtype, given.rcond)
+    local parts = vt:transpose(0, 2, 1) * reciprocals(s, least):reshape({ #s, 1, s.shape[1] })
+    return np.matmul(parts, u:transpose(0, 2, 1))
+  end
+  local small = of_small(small_inverses, given.a, false, "np.linalg.pinv")
+  if small then return unpack(small) end
   if stacks.is(given.a) then
     return stacks.each(function(a) return linalg.pinv(a, given.rcond) end, given.a)
   end

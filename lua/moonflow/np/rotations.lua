@@ -62,6 +62,15 @@ local function rotate(p, x, y, count, c, s)
   end
 end
 
+-- Cosine and sine of the rotation of x and y that leaves xy = 0 of their products, and so of a matrix { { xx, xy },
+-- { xy, yy } }.
+local function rotation_of(xx, yy, xy)
+  local zeta = (yy - xx) / (2 * xy)
+  local t = (zeta < 0 and -1 or 1) / (abs(zeta) + sqrt(1 + zeta * zeta))
+  local c = 1 / sqrt(1 + t * t)
+  return c, c * t
+end
+
 -- Of a matrix with elements about 1 what is as good as 0, and has a square that is a number yet.
 local NOTHING = 1e-150
 
@@ -157,11 +166,9 @@ local function make_orthogonal(w, v, n, called)
             xx, yy, xy = xx + f * f, yy + h * h, xy + f * h
           end
           if abs(xy) > tolerance * sqrt(xx) * sqrt(yy) then
-            local zeta = (yy - xx) / (2 * xy)
-            local t = (zeta < 0 and -1 or 1) / (abs(zeta) + sqrt(1 + zeta * zeta))
-            local c = 1 / sqrt(1 + t * t)
-            rotate(p, x, y, n, c, c * t)
-            rotate(q, x, y, n, c, c * t)
+            local c, s = rotation_of(xx, yy, xy)
+            rotate(p, x, y, n, c, s)
+            rotate(q, x, y, n, c, s)
             is_done = false
           end
         end
@@ -172,28 +179,27 @@ local function make_orthogonal(w, v, n, called)
   fail("invalid_argument", called .. ": the singular values are not found")
 end
 
--- Fills the rows of `u` (n, n) from `from` on, so that all are of length 1 and at right angles: each from the axis that
--- has the least share in those before it.
-local function complete_rows(u, from, n)
-  local p = u:ptr()
-  for row = from, n - 1 do
+-- Fills the rows of `width` numbers, n of them from p[at] on, from the one numbered `from` on, so that all are of
+-- length 1 and at right angles: each from the axis that has the least share in those before it.
+local function complete_rows(p, at, from, n, width)
+  for row = at + from * width, at + (n - 1) * width, width do
     local least, axis = math.huge, 0
-    for j = 0, n - 1 do
+    for j = 0, width - 1 do
       local share = 0
-      for i = 0, row - 1 do share = share + p[i * n + j] * p[i * n + j] end
+      for i = at, row - 1, width do share = share + p[i + j] * p[i + j] end
       if share < least then least, axis = share, j end
     end
-    for j = 0, n - 1 do p[row * n + j] = j == axis and 1 or 0 end
+    for j = 0, width - 1 do p[row + j] = j == axis and 1 or 0 end
     for _ = 1, 2 do  -- the second time for what rounding has left
-      for i = 0, row - 1 do
+      for i = at, row - 1, width do
         local dot = 0
-        for j = 0, n - 1 do dot = dot + p[i * n + j] * p[row * n + j] end
-        for j = 0, n - 1 do p[row * n + j] = p[row * n + j] - dot * p[i * n + j] end
+        for j = 0, width - 1 do dot = dot + p[i + j] * p[row + j] end
+        for j = 0, width - 1 do p[row + j] = p[row + j] - dot * p[i + j] end
       end
     end
     local sum = 0
-    for j = 0, n - 1 do sum = sum + p[row * n + j] * p[row * n + j] end
-    for j = 0, n - 1 do p[row * n + j] = p[row * n + j] / sqrt(sum) end
+    for j = 0, width - 1 do sum = sum + p[row + j] * p[row + j] end
+    for j = 0, width - 1 do p[row + j] = p[row + j] / sqrt(sum) end
   end
 end
 
@@ -218,9 +224,164 @@ function rotations.singular_factors(a, called)
   local order = np.argsort(-lengths)
   local s = lengths:take(order, 0)
   local u = w:take(order, 0) / np.where(s:gt(0), s, 1):reshape({ -1, 1 })
-  complete_rows(u, np.count_nonzero(s), n)
+  complete_rows(u:ptr(), 0, np.count_nonzero(s), n, n)
   u = u:transpose()
   return q and product(q, u) or u, s * scale, v:take(order, 0)
+end
+
+-- ---- many small matrices -------------------------------------------------------------------------------------------
+
+--- Matrices of up to so many rows or columns are taken by what follows, a stack of them at a time: for each by itself
+--- the arrays that the others need would take a hundred times as long.
+rotations.SMALL = 8
+
+-- A power of two near the greatest element of each matrix, (count, 1, 1); see scale_of.
+local function scales_of(stack, called)
+  if not np.isfinite(stack):all() then
+    fail("invalid_argument", called .. ": the matrix has elements that are not finite")
+  end
+  local most = np.max(np.abs(stack), { 1, 2 }, { keepdims = true })
+  return 2 ^ np.maximum(np.ceil(np.log2(np.where(most:eq(0), 1, most))), -1000)
+end
+
+-- A symmetric matrix with elements up to 1 at p[at], of which the lower triangle is read, made diagonal by rotations
+-- that are applied to the rows of `q` at the same place: C. G. J. Jacobi, "Über ein leichtes Verfahren, die in der
+-- Theorie der Säcularstörungen vorkommenden Gleichungen numerisch aufzulösen", Journal für die reine und angewandte
+-- Mathematik 1846.
+local function make_diagonal(p, q, at, n)
+  for i = 0, n - 1 do
+    for j = i + 1, n - 1 do p[at + i * n + j] = p[at + j * n + i] end
+  end
+  for _ = 1, 40 do
+    local is_done = true
+    for i = 0, n - 2 do
+      for j = i + 1, n - 1 do
+        local x, y = at + i * n, at + j * n
+        if abs(p[x + j]) > max(2 ^ -53 * (abs(p[x + i]) + abs(p[y + j])), 2 ^ -56) then
+          local c, s = rotation_of(p[x + i], p[y + j], p[x + j])
+          rotate(p, x, y, n, c, s)
+          for k = at, at + n * n - n, n do
+            local f, g = p[k + i], p[k + j]
+            p[k + i], p[k + j] = c * f - s * g, s * f + c * g
+          end
+          rotate(q, x, y, n, c, s)
+          is_done = false
+        end
+      end
+    end
+    if is_done then return end
+  end
+end
+
+-- Sorts numbers d[at ..], with the rows of p and of q, if there is any, that belong to them.
+local function sort(d, at, n, is_before, p, p_at, width, q, q_at)
+  local function swap(list, one, other) list[one], list[other] = list[other], list[one] end
+  for i = 0, n - 2 do
+    local first = i
+    for j = i + 1, n - 1 do
+      if is_before(d[at + j], d[at + first]) then first = j end
+    end
+    if first ~= i then
+      swap(d, at + i, at + first)
+      for k = 0, width - 1 do swap(p, p_at + i * width + k, p_at + first * width + k) end
+      for k = 0, q and n - 1 or -1 do swap(q, q_at + i * n + k, q_at + first * n + k) end
+    end
+  end
+end
+
+local function is_less(a, b) return a < b end
+local function is_more(a, b) return a > b end
+
+-- (count, n, n)
+local function identities(count, n) return np.broadcast_to(np.eye(n, "float64"), { count, n, n }):copy() end
+
+--- Eigenvalues, ascending, (count, n), and eigenvectors as columns (count, n, n), of symmetric matrices (count, n, n),
+--- of which the lower triangles are read.
+function rotations.small_symmetric(stack, called)
+  local count, n = stack.shape[0], stack.shape[1]
+  stack = np.tril(stack)
+  local scales = scales_of(stack, called)
+  stack = stack / scales
+  local values, rows = core.empty("float64", { count, n }), identities(count, n)
+  local p, q, d = stack:ptr(), rows:ptr(), values:ptr()
+  for m = 0, count - 1 do
+    local at = m * n * n
+    make_diagonal(p, q, at, n)
+    for i = 0, n - 1 do d[m * n + i] = p[at + i * n + i] end
+    sort(d, m * n, n, is_less, q, at, n)
+  end
+  return values * scales:reshape({ count, 1 }), rows:transpose(0, 2, 1)
+end
+
+local function square_of(p, at, width)
+  local sum = 0
+  for k = at, at + width - 1 do sum = sum + p[k] * p[k] end
+  return sum
+end
+
+-- Rotates the rows of a small matrix (n, width) at p[at] as make_orthogonal does, and those of `q` (n, n) with them.
+local function make_rows_orthogonal(p, at, q, q_at, n, width)
+  local tolerance = 2 ^ -52 * sqrt(width)
+  for sweep = 1, 60 do
+    local is_done = true
+    if sweep == 12 then
+      local most = 0
+      for i = 0, n - 1 do most = max(most, square_of(p, at + i * width, width)) end
+      for i = 0, n - 1 do
+        if square_of(p, at + i * width, width) <= most * n * 2 ^ -104 then
+          for k = at + i * width, at + (i + 1) * width - 1 do p[k] = 0 end
+        end
+      end
+    end
+    for i = 0, n - 2 do
+      for j = i + 1, n - 1 do
+        local x, y, xx, yy, xy = at + i * width, at + j * width, 0, 0, 0
+        for k = 0, width - 1 do
+          local f, h = p[x + k], p[y + k]
+          xx, yy, xy = xx + f * f, yy + h * h, xy + f * h
+        end
+        if min(xx, yy) > NOTHING ^ 2 and abs(xy) > tolerance * sqrt(xx) * sqrt(yy) then
+          local c, s = rotation_of(xx, yy, xy)
+          rotate(p, x, y, width, c, s)
+          rotate(q, q_at + i * n, q_at + j * n, n, c, s)
+          is_done = false
+        end
+      end
+    end
+    if is_done then return end
+  end
+end
+
+--- u (count, rows, k), s (count, k) descending, and v transposed (count, k, columns), of matrices (count, rows,
+--- columns).
+function rotations.small_singular(stack, called)
+  local count, width, n = stack.shape[0], stack.shape[1], stack.shape[2]
+  if width < n then
+    local u, s, v = rotations.small_singular(stack:transpose(0, 2, 1), called)
+    return v:transpose(0, 2, 1), s, u:transpose(0, 2, 1)
+  end
+  local scales = scales_of(stack, called)
+  local w, v = (stack / scales):transpose(0, 2, 1):copy(), identities(count, n)
+  local s = core.empty("float64", { count, n })
+  local p, q, d = w:ptr(), v:ptr(), s:ptr()
+  for m = 0, count - 1 do
+    local at, rank = m * n * width, 0
+    make_rows_orthogonal(p, at, q, m * n * n, n, width)
+    for i = 0, n - 1 do
+      local length = sqrt(square_of(p, at + i * width, width))
+      d[m * n + i] = length > NOTHING and length or 0
+    end
+    sort(d, m * n, n, is_more, p, at, width, q, m * n * n)
+    for i = 0, n - 1 do
+      local length = d[m * n + i]
+      if length > 0 then
+        rank = rank + 1
+        for k = at + i * width, at + (i + 1) * width - 1 do p[k] = p[k] / length end
+      end
+    end
+    complete_rows(p, at, rank, n, width)
+  end
+  return w:transpose(0, 2, 1), s * scales:reshape({ count, 1 }), v
 end
 
 return rotations
