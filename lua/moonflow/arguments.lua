@@ -256,26 +256,6 @@ function arguments.publish(name, receiver, class, methods)
   table.insert(arguments.classes, { name = name, receiver = receiver, class = class, methods = list })
 end
 
---- Lets a class answer words that it lacks: what users know from elsewhere, and its own methods misspelt. What to write
---- in their place is the error of reading one; all other words are nil.
---- @param class table    whose metatable it becomes
---- @param what string    "an optimizer"
---- @param words? table   { word = "what to do" }
-function arguments.answer(class, what, words)
-  local strange = {}  -- words that are near to no method
-  setmetatable(class, { __index = function(_, key)
-    if strange[key] or type(key) ~= "string" then return nil end
-    if words and words[key] then errors.raise("not_found", what .. " has no '" .. key .. "'; " .. words[key]) end
-    local methods = {}
-    for _, known in ipairs(arguments.classes) do
-      if known.class == class then methods = known.methods end
-    end
-    local near = arguments.nearest(key, methods)
-    if near then errors.raise("not_found", what .. " has no '" .. key .. "'; did you mean " .. near .. "?") end
-    strange[key] = true
-  end })
-end
-
 --- Raises that a method was called with ".".
 function arguments.want_colon(called)
   errors.raise("invalid_argument", called .. " is a method: call it with ':'")

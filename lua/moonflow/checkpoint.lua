@@ -3,6 +3,7 @@
 -- checksums. It is written beside its place and renamed into it, so there is always a whole one.
 
 local core = require "moonflow.core"
+local answer = require "moonflow.answer"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local random_seed = require "moonflow.random_seed"
@@ -120,7 +121,7 @@ end
 local CheckPoint = { kind = "checkpoint" }
 CheckPoint.__index = CheckPoint
 arguments.publish("CheckPoint", "check_point", CheckPoint, "init save load save_memory load_memory")
-arguments.answer(CheckPoint, "a checkpoint", {
+answer(CheckPoint, "a checkpoint", {
   restore = "check_point:load(path) reads one", read = "check_point:load(path) reads one",
   write = "check_point:save(path) writes one", init_or_load = "check_point:init() and check_point:load(path) are two",
 })
@@ -315,7 +316,7 @@ local Manager = { kind = "checkpoint manager" }
 Manager.__index = Manager
 arguments.publish("SimpleCheckPointManager", "manager", Manager,
   "list_checkpoints latest_checkpoint initialize_or_restore save")
-arguments.answer(Manager, "a manager of checkpoints")
+answer(Manager, "a manager of checkpoints")
 
 function Manager:__tostring()
   return "checkpoints in " .. self.root_path .. ": " .. self.prefix .. "*"

@@ -1,5 +1,6 @@
 -- Data sets in memory that are gone through in batches: flow.data.Dataset and flow.data.batches.
 
+local answer = require "moonflow.answer"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local iterator = require "moonflow.iterator"
@@ -14,7 +15,7 @@ local dataset = {}
 
 local Dataset = {}
 arguments.publish("Dataset", "dataset", Dataset, "batches")
-arguments.answer(Dataset, "a data set", {
+answer(Dataset, "a data set", {
   shuffle = "flow.data.Dataset(arrays, size, { shuffle = true }) takes its rows in random order",
   batch = "set:batches() goes through its batches", map = "a loop over set:batches() changes what it gets",
 })

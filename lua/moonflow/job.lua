@@ -2,6 +2,7 @@
 -- A job is traced and compiled when it is defined. Inputs of fixed shape have one plan; inputs whose arrays may have
 -- other shapes (ListNumpy) get one plan per shape, the latest few of which are kept.
 
+local answer = require "moonflow.answer"
 local arguments = require "moonflow.arguments"
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
@@ -31,7 +32,7 @@ do
   local step = "optimizer:minimize(loss) in the body of a train job makes each call of it a step"
   local values = "flow.get_all_variables() has all variables, and flow.load_variables(values) sets them"
   local place = "flow.scope.placement(\"gpu\", \"0:0\", function() ... end) around what it computes says where it runs"
-  arguments.answer(Job, "a job", {
+  answer(Job, "a job", {
     call = called, forward = called, run = called, predict = called, train = mode, eval = mode, fit = mode,
     training = mode, evaluate = mode, backward = step, updateParameters = step, zeroGradParameters = step,
     zero_grad = step, step = step, parameters = values, getParameters = values, state_dict = values, clone = "the "
@@ -102,11 +103,13 @@ local function make(spec, name, site, body)
     errors.raise("wrong_state", "a job function cannot be defined inside the body of another one ('" .. t.job .. "')")
   end
   local config = function_config.settle(spec.function_config)
+  local inputs = job_inputs.settle(spec.inputs, body)
+  local leaves = job_inputs.leaves(inputs)
   local self = setmetatable({
     name = name, site = site, body = body, returns = spec.returns, config = config, placement = spec.placement,
-    type = spec.type or (config.trains and "train" or "predict"),
-    inputs = job_inputs.settle(spec.inputs, body), board = { selective = 0, turns = {} }, watched = {}, plans = {},
-    calls = 0, preparations = 0, draws_as = name,
+    type = spec.type or (config.trains and "train" or "predict"), inputs = inputs, leaves = leaves,
+    legacy = config.trains or false, dynamic = false, plain = #leaves == #inputs, plan = false, plans = {},
+    board = { selective = 0, turns = {} }, watched = {}, calls = 0, preparations = 0, draws_as = name,
   }, Job)
   counted[self] = true
   if self.type ~= "train" then
@@ -116,15 +119,13 @@ local function make(spec, name, site, body)
   end
   local rank = core.processes()
   if rank > 0 then self.draws_as = "process " .. rank .. "/" .. self.draws_as end
-  self.leaves = job_inputs.leaves(self.inputs)
-  self.legacy, self.dynamic, self.plain = config.trains, false, #self.leaves == #self.inputs
-  for i, leaf in ipairs(self.leaves) do
+  for i, leaf in ipairs(leaves) do
     if leaf.placeholder.legacy then self.legacy = true end
     if leaf.placeholder.family == "ListNumpy" then self.dynamic, self.plain = true, false end
-    if leaf.placeholder ~= (self.inputs[i] or {}).type then self.plain = false end
+    if leaf.placeholder ~= (inputs[i] or {}).type then self.plain = false end
   end
-  self.plan = plan.make(self, self.leaves)
-  if self.dynamic then self.plans[1] = { signature = self:signature_of(self.leaves), plan = self.plan } end
+  self.plan = plan.make(self, leaves)
+  if self.dynamic then self.plans[1] = { signature = self:signature_of(leaves), plan = self.plan } end
   local earlier = job.named[name]
   job.named[name] = self
   if job.on_define then job.on_define(self, earlier) end

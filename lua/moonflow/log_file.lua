@@ -6,6 +6,7 @@
 -- line without is a row of numbers: its step, the seconds since its run began, and what the script has written.
 
 local core = require "moonflow.core"
+local answer = require "moonflow.answer"
 local arguments = require "moonflow.arguments"
 local drawing = require "moonflow.drawing"
 local errors = require "moonflow.errors"
@@ -27,7 +28,7 @@ local reserved = { kind = true, seconds = true, not_finite = true }
 local Log = { kind = "log" }
 Log.__index = Log
 arguments.publish("Log", "log", Log, "write histogram histogram_of images job close")
-arguments.answer(Log, "a log")
+answer(Log, "a log")
 
 -- ---- lines --------------------------------------------------------------------------------------------------------
 
@@ -77,7 +78,7 @@ end
 local function append(self, line)
   local head = self.head or run_line(self)
   local text = (self.torn and "\n" or "") .. (self.head and "" or head) .. line
-  local fine, problem = pcall(core.text_append, self.file, text, self.head)
+  local fine, problem = pcall(core.text_append, self.file, text, self.head or nil)
   if fine then
     self.head, self.torn = head, false
     return
@@ -125,7 +126,7 @@ function log_file.open(given, time, remove)
   end
   local self = setmetatable({
     path = path, file = file, name = path:match("[^/]+$") or path, time = time, start = core.clock(),
-    config = given.config, step = -1, head = nil, torn = false, closed = false,
+    config = given.config, step = -1, head = false, torn = false, warned = false, closed = false,
     waiting = {},
   }, Log)
   if given.config then

@@ -3,6 +3,7 @@
 -- namespaces they are in. So two jobs that share variables may train a part of them each, and so may the parts of a
 -- CombinedOptimizer in one job.
 
+local answer = require "moonflow.answer"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
@@ -51,11 +52,12 @@ arguments.publish("Optimizer", "optimizer", Optimizer, "minimize")
 
 local steps = "optimizer:minimize(loss) in the body of a train job says what is trained, and each call of the job is a "
   .. "step"
-local rate = "it keeps the rate that it was made with, or a schedule that goes by the step; a job that is defined "
-  .. "again with another rate keeps its weights"
+local rate = "it keeps the rate that it was made with, or a schedule that goes by the step; a rate that the script "
+  .. "sets is an input of the job, flow.optimizer.SGD(rate), and a job that is defined again with another one keeps "
+  .. "its weights"
 local kept = "it keeps the options that it was made with to itself; a job that is defined again with others keeps its "
   .. "weights"
-arguments.answer(Optimizer, "an optimizer", {
+answer(Optimizer, "an optimizer", {
   momentum = kept, beta1 = kept, beta2 = kept, epsilon = kept, weight_decay = kept, grad_clipping = kept,
   variables = kept, loss_scale_factor = kept,
   step = steps, zero_grad = steps, backward = steps, apply_gradients = steps,
@@ -132,7 +134,7 @@ local function define(name, parameters, rule, settle)
     local self = {
       where = where, options = options, rule = rule, scheduler = schedule.from(options.lr_scheduler, where),
       clipping = options.grad_clipping, chosen = variable.choices(options.variables, signature, "variables"),
-      loss_scale = loss_scale_of(options, signature),
+      loss_scale = loss_scale_of(options, signature), bias_scheduler = false,
     }
     self.parts = { self }
     return setmetatable(self, Optimizer)

@@ -1,6 +1,7 @@
 -- flow.data.Pictures: pictures in files, with labels, that are read in batches while the script does something else.
 
 local core = require "moonflow.core"
+local answer = require "moonflow.answer"
 local arguments = require "moonflow.arguments"
 local dataset = require "moonflow.dataset"
 local dtypes = require "moonflow.dtypes"
@@ -16,7 +17,7 @@ local WHAT = "flow.data.Pictures"
 
 local Pictures = {}
 arguments.publish("Pictures", "pictures", Pictures, "batches split")
-arguments.answer(Pictures, "a set of pictures", {
+answer(Pictures, "a set of pictures", {
   class_to_idx = "set.classes has the names, that of label k at k + 1", samples = "set.paths and set.labels are lists",
   targets = "set.labels has them", imgs = "set.paths and set.labels are lists",
   map = "a loop over set:batches() changes what it gets", transform = "set:batches() crops and mirrors, and the job "

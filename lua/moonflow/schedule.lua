@@ -2,6 +2,7 @@
 -- While a warm-up lasts it overrides the schedule, which is not shifted by it.
 
 local core = require "moonflow.core"
+local answer = require "moonflow.answer"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local dtypes = require "moonflow.dtypes"
@@ -13,7 +14,7 @@ local schedule = { warmup = {} }
 local Scheduler = { kind = "scheduler" }
 Scheduler.__index = Scheduler
 arguments.publish("Scheduler", "scheduler", Scheduler, "at")
-arguments.answer(Scheduler, "a schedule", {
+answer(Scheduler, "a schedule", {
   step = "it follows the steps of the job that trains", get_lr = "what it gives is rate:at(step)",
   get_last_lr = "what it gives is rate:at(step)",
 })

@@ -1,5 +1,6 @@
 --- Watching values and gradients of a job while it runs.
 
+local answer = require "moonflow.answer"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
@@ -15,7 +16,7 @@ local watch = {}
 local Watch = { kind = "watch" }
 Watch.__index = Watch
 arguments.publish("Watch", "watch", Watch, "off on every")
-arguments.answer(Watch, "the handle of a watch", { remove = "watch:off() stops it", stop = "watch:off() stops it" })
+answer(Watch, "the handle of a watch", { remove = "watch:off() stops it", stop = "watch:off() stops it" })
 
 -- A handle that asks for each run needs no look before a call; the others are counted in the board of their job.
 local function is_selective(turn)
@@ -42,7 +43,7 @@ end
 function Watch:on()
   arguments.check_self(self, Watch, "watch:on")
   local come_back = self.come_back
-  self.come_back = nil
+  self.come_back = false
   if come_back then come_back() end
   return change(self, true, self.turn.period)
 end
@@ -114,7 +115,8 @@ end
 
 --- A handle: `handler` receives each value, `what` names it in errors. Its turn says in which runs.
 function watch.new(value, handler, what)
-  return setmetatable({ blob = value, handler = handler, what = what,
+  return setmetatable({ blob = value, handler = handler, what = what, order = 0, optional = false,
+                        shows_gradient = false, come_back = false,
                         turn = { enabled = true, period = 1, count = 0, board = false } }, Watch)
 end
 

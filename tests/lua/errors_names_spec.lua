@@ -100,7 +100,8 @@ describe("a word that an object lacks", function()
       .. "each call of the job is a step", [[
 >>flow.optimizer.SGD(0.1):step()]])
     golden("an optimizer has no 'lr'; it keeps the rate that it was made with, or a schedule that goes by the step; a "
-      .. "job that is defined again with another rate keeps its weights", [[
+      .. "rate that the script sets is an input of the job, flow.optimizer.SGD(rate), and a job that is defined again "
+      .. "with another one keeps its weights", [[
 >>print(flow.optimizer.SGD(0.1).lr)]])
     golden("an optimizer has no 'momentum'; it keeps the options that it was made with to itself; a job that is "
       .. "defined again with others keeps its weights", [[
@@ -155,6 +156,32 @@ local job = flow.global_function { name = "j", inputs = { x = tp.Numpy.Placehold
       golden(method .. " is a method: call it with ':'", job .. ">>" .. call)
       flow.clear_default_session()
     end
+  end)
+
+  it("cannot be set: it would do nothing", function()
+    golden("an optimizer has no 'lr'; it keeps the rate that it was made with, or a schedule that goes by the step; a "
+      .. "rate that the script sets is an input of the job, flow.optimizer.SGD(rate), and a job that is defined again "
+      .. "with another one keeps its weights", [[
+local opt = flow.optimizer.SGD(0.1)
+>>opt.lr = 0]])
+    golden("a checkpoint has no 'every' that can be set; what it does was said when it was made, and what a script "
+      .. "notes about it goes into a table of its own", [[
+local check_point = flow.train.CheckPoint()
+>>check_point.every = 10]])
+    golden_start("a schedule has no 'last_epoch' that can be set; ", [[
+local rate = flow.optimizer.CosineScheduler(0.1, 5)
+>>rate.last_epoch = 3]])
+    local job = [[
+local job = flow.global_function { name = "j", inputs = { x = tp.Numpy.Placeholder({ 1 }) } } (
+  function(x) return flow.nn.relu(x, { name = "y" }) end)
+]]
+    golden_start("a job has no 'foo' that can be set; ", job .. ">>job.foo = 1")
+    golden_start("a job has no 'summary' that can be set; ", job .. ">>job.summary = print")
+    golden_start("a job has no '1' that can be set; ", job .. ">>job[1] = 2")
+    golden("a job has no 'training'; a job trains when its type is \"train\", one step at each call; another of type "
+      .. "\"predict\" shares its variables by their names", job .. ">>job.training = false")
+    golden_start("the handle of a watch has no 'enabled' that can be set; ", job .. [[
+>>job:watch("y", print).enabled = false]])
   end)
 
   it("is nil, where it is near to none", function()

@@ -1,6 +1,7 @@
 -- flow.np.random: generators of random arrays, and the one that all scripts share.
 
 local core = require "moonflow.core"
+local answer = require "moonflow.answer"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local generators = require "moonflow.np.generator"
@@ -25,7 +26,7 @@ local DRAWS = "uniform normal randint integers exponential gamma beta dirichlet 
   .. "multivariate_normal random standard_normal rand randn permutation shuffle choice lognormal laplace logistic "
   .. "gumbel pareto weibull rayleigh triangular geometric chisquare standard_t zipf"
 arguments.publish("Generator", "generator", Generator, DRAWS)
-arguments.answer(Generator, "a generator")
+answer(Generator, "a generator")
 
 local uniform_signature = signature("np.random.uniform",
   { { "low", "numbers", 0 }, { "high", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
