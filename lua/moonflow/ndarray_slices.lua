@@ -11,6 +11,10 @@ local fail = errors.raise
 
 local WHOLE = {}  -- the entry of an axis that is kept as it is
 
+-- What there is in place of setting a property.
+local instead_of = { shape = "a:reshape(sizes) is the same memory in another shape",
+                     dtype = "a:astype(dtype) is a copy in another dtype" }
+
 return function(ndarray)
   local own, evaluate, cast, is_array = ndarray.own, ndarray.evaluate, ndarray.cast, ndarray.is_array
   local core_rows = methods.rows
@@ -156,6 +160,18 @@ return function(ndarray)
     end
     local starts, steps, sizes, kept = slices.picked(a.shape, unpack(given, 1, count - 1))
     core.write_places(a, starts, steps, sizes, ndarray.fitted(given[count], a.dtype, kept, "a:set"))
+  end
+
+  -- A text is no place: that of a slice is for a:set, and fields an array has none of its own.
+  local set_element = metatable.__newindex
+  function metatable.__newindex(a, place, value)
+    if type(place) == "string" then
+      local is_slice = place:find("^[%d%s:,.+-]+$")
+      fail("invalid_argument", ("an ndarray has no field '%s' that can be set; %s"):format(place, instead_of[place]
+        or is_slice and ('a:set("%s", value) sets such a part'):format(place)
+        or "a[i] = value and a:set(i, j, value) set elements, from 0 on"))
+    end
+    return set_element(a, place, value)
   end
 
   --- `a:rows(first, count)`: these rows, sharing memory. `for i, row in a:rows() do`: every row, i from 0.

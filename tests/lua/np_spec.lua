@@ -523,7 +523,14 @@ describe("slices", function()
     local outside = raises("out_of_range", "index 2 is out of range for axis 0", function() b[2] = { 1, 2, 3 } end)
     assert.equal(1, (outside.message:find("index", 1, true)))
     raises("invalid_argument", "a number, a table or an ndarray, got true", function() b:set("0:1", true) end)
-    raises("invalid_argument", "expected an integer, got the string 'shape'", function() b.shape = { 3, 2 } end)
+    raises("invalid_argument", "an ndarray has no field 'shape' that can be set; a:reshape(sizes) is the same memory "
+      .. "in another shape", function() b.shape = { 3, 2 } end)
+    raises("invalid_argument", "no field 'dtype' that can be set; a:astype(dtype) is a copy in another dtype",
+      function() b.dtype = "int32" end)
+    raises("invalid_argument", "no field '0:2' that can be set; a:set(\"0:2\", value) sets such a part",
+      function() b["0:2"] = 1 end)
+    raises("invalid_argument", "no field 'foo' that can be set; a[i] = value and a:set(i, j, value) set elements, from "
+      .. "0 on", function() b.foo = 1 end)
     same(b, "uint8", { { 0, 0, 0 }, { 0, 0, 0 } })
     b:release()
     raises("wrong_state", "released", function() b[0] = { 1, 2, 3 } end)
