@@ -2,7 +2,7 @@
 -- ends the error of reading one. Names that mean the same as one of ours are no part of this: they are there, or help
 -- knows them.
 
--- { folder, names, what to do }
+-- { folders, names, what to do }
 local rows = {
   -- one device a job
   { "flow", "env machine_num current_machine_id current_resource",
@@ -142,7 +142,13 @@ local rows = {
   { "flow", "callbacks", "the loop over batches is the script's own, and what is to happen in it stands there" },
   { "flow.optimizer", "ReduceLROnPlateau LambdaLR",
     "the rate may be a variable with trainable = false: flow.load_variables sets it where the loss no longer falls" },
-  { "flow.optimizer", "Adadelta Adamax Nadam RAdam Rprop Ftrl Lion adadelta adamax asgd nag rprop",
+  { "flow.optimizer", "OneCycleLR CyclicLR CosineAnnealingWarmRestarts",
+    "the rate may be an input of the job, flow.optimizer.SGD(rate), that the script gives a number in each step; "
+    .. "docs/training.md has this rule under \"Rates, clipping, weight decay\"" },
+  { "flow.optimizer", "lr_scheduler", "flow.optimizer.CosineScheduler and others are the optimizer's first argument, "
+    .. "and so may a value of the job be" },
+  { "flow.optimizer", "Adadelta Adamax AdaBelief Adafactor ASGD NAdam Nadam RAdam Rprop Ftrl Lion adadelta adamax asgd "
+    .. "nag rprop",
     "flow.optimizer.Adam and flow.optimizer.RMSProp are the nearest; a train job with flow.gradients and flow.assign "
     .. "has a rule of its own" },
   { "flow.optimizer", "LBFGS lbfgs cg",
@@ -165,7 +171,14 @@ local rows = {
   { "flow.np.linalg", "eigvalsh", "the first value of flow.np.linalg.eigh(a) is it" },
   { "flow.np.linalg", "cond", "it is s:max() / s:min(), with _, s = flow.np.linalg.svd(a)" },
   { "flow.np.linalg", "solve_triangular", "flow.np.linalg.solve does it; flow.linalg.triangular_solve in a job" },
-  { "flow", "eye linspace meshgrid diag", "flow.np has it: an array is a constant of the job" },
+  { "flow", "eye linspace meshgrid", "flow.np has it: an array is a constant of the job" },
+  { "flow flow.linalg", "diag diag_embed", "flow.expand_dims(v, -1) * flow.np.eye(n) is the matrix with v on its "
+    .. "diagonal, and flow.linalg.diag_part(x) the diagonal of one" },
+  { "flow flow.linalg", "expm matrix_exp",
+    "the sum of a few terms of its series at x / 2 ^ k, multiplied by itself k times by flow.matmul, is near to it" },
+  { "flow.np flow.np.linalg", "expm matrix_exp",
+    "of a symmetric array it is flow.np.matmul(v * flow.np.exp(w), v:transpose()), with w, v = "
+    .. "flow.np.linalg.eigh(a); of others a few terms of its series at a / 2 ^ k, multiplied by itself k times" },
   { "flow", "hessian", "flow.jacobian(flow.gradients(loss, x), x) is it" },
   { "flow.np", "resize", "flow.np.resize_picture is for pictures, flow.np.tile repeats" },
   { "flow.np", "DataFrame",
@@ -177,6 +190,28 @@ local rows = {
   { "flow.linalg", "norm", "flow.math.reduce_euclidean_norm(x) is it" },
   { "flow.linalg", "cholesky_solve",
     "flow.linalg.triangular_solve(L, rhs) is half of it, and of that, with adjoint = true, the other one" },
+  { "flow flow.math flow.nn flow.linalg", "triu",
+    "x - flow.math.tril(x, -1) is it, of finite x; a flow.np.triu of ones is a mask" },
+  { "flow flow.math", "roll",
+    "flow.concat({ x:slice(\"-2:\"), x:slice(\":-2\") }, 0) moves it by 2 along its first axis" },
+  { "flow flow.math", "cumprod", "flow.math.exp(flow.math.cumsum(flow.math.log(x), axis)) is it, of x above 0" },
+  { "flow flow.math", "outer ger", "flow.einsum(\"i,j->ij\", a, b) is it" },
+  { "flow", "repeat_interleave",
+    "flow.gather(x, flow.np.repeat_interleave(flow.np.arange(n), times), axis) is it, where the axis has n places" },
+  { "flow flow.math", "cdist", "flow.math.reduce_euclidean_norm(flow.expand_dims(a, 1) - b, 2) is it, of rows of a and "
+    .. "rows of b" },
+  { "flow", "scan while_loop fori_loop foldl", "a Lua loop in the body appends each of its steps, as many as are known "
+    .. "before a run; where a result decides, the script's own loop calls a job" },
+  { "flow", "cond", "flow.where(condition, a, b) chooses element by element in a run, and Lua's if while the job is "
+    .. "traced" },
+  { "flow", "vmap map_fn", "ops take a batch as the first axis of their values, and flow.batch_jacobian has the "
+    .. "derivatives of each sample" },
+  { "flow.nn", "huber_loss HuberLoss", "delta * flow.smooth_l1_loss(x, y, delta) is it, of each element" },
+  { "flow.nn", "selu SELU", "1.0507 * flow.nn.elu(x, { alpha = 1.67326 }) is it" },
+  { "flow.nn", "celu CELU", "alpha * flow.nn.elu(x / alpha) is it" },
+  { "flow.nn", "gumbel_softmax",
+    "flow.nn.softmax((x - flow.math.log(-flow.math.log(u))) / tau) is it, of "
+    .. "local u = flow.random.uniform(1e-7, 1, { shape = x.shape })" },
   { "flow.nn", "PoissonNLLLoss", "flow.math.exp(x) - target * x is it, where x is the logarithm of the mean" },
   { "flow.nn", "GaussianNLLLoss",
     "0.5 * (log_variance + (target - x) ^ 2 / flow.math.exp(log_variance)) is it, and keeps the variance above 0" },
@@ -184,7 +219,7 @@ local rows = {
     .. "flow.nn.conv2d takes a filter" },
   { "flow.nn", "LayerNorm RMSNorm", "flow.layers.layer_norm and flow.layers.rms_norm have gamma of their own; "
     .. "flow.nn.layer_norm takes it" },
-  { "flow.nn", "GLU", "a * flow.math.sigmoid(b) is it, of local a, b = flow.split(x, 2, { axis = 1 })" },
+  { "flow.nn", "glu GLU", "a * flow.math.sigmoid(b) is it, of local a, b = flow.split(x, 2, { axis = -1 })" },
   { "flow.nn", "SoftMarginLoss SoftMarginCriterion", "flow.math.softplus(-target * x) is it, for targets of 1 and -1" },
   { "flow.nn", "HingeEmbeddingLoss MultiMarginLoss HingeEmbeddingCriterion L1HingeEmbeddingCriterion MarginCriterion "
     .. "MultiMarginCriterion MultiLabelMarginCriterion", "flow.nn.relu(margin - x) is a hinge" },
@@ -236,7 +271,9 @@ local rows = {
 
 local advice = {}
 for _, row in ipairs(rows) do
-  for name in row[2]:gmatch("%S+") do advice[row[1] .. "." .. name] = row[3] end
+  for folder in row[1]:gmatch("%S+") do
+    for name in row[2]:gmatch("%S+") do advice[folder .. "." .. name] = row[3] end
+  end
 end
 
 --- path -> what to write in its place.

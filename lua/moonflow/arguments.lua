@@ -374,6 +374,7 @@ local foreign = {
   attention_mask = "mask", key_padding_mask = "mask", dropout_p = "rate", hidden_size = "units", out_features = "units",
   n_fft = "fft_length", win_length = "frame_length", hop_length = "frame_step", n_mels = "num_mel_bins",
   f_min = "lower_edge_hertz", f_max = "upper_edge_hertz", sr = "sample_rate", deviation = "stddev",
+  output_padding = "output_shape", initial_hidden = "initial_state", initial_state = "initial_hidden",
 }
 
 -- An option that there is not: the nearest one, else all of them. A list without a first entry looks like options.

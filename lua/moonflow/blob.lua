@@ -23,7 +23,7 @@ local fields = { "shape", "dtype", "name", "site", "logical_blob_name", "unique_
 -- Asked of data, not of a graph value.
 local data_words = {}
 for word in ([[mean sum max min prod std item numpy ndarray totable tolist at set ptr any all argmax argmin copy astype
-numpy_list ndarray_list nbytes]]):gmatch("%S+") do data_words[word] = true end
+numpy_list ndarray_list nbytes data]]):gmatch("%S+") do data_words[word] = true end
 
 -- Methods of tensors elsewhere for which no function of one value stands, and what does.
 local elsewhere = {}
@@ -32,7 +32,7 @@ for words, ours in pairs {
     "x.shape[0] is its first size, x.shape:count() how many elements it has, #x.shape how many axes",
   ["t T mT"] = "flow.transpose(x) turns its axes around",
   ["float double half int long byte to type type_as typeAs"] = "flow.cast(x, flow.float) is it in another dtype",
-  ["cuda cpu gpu"] = "flow.scope.placement says where a job runs",
+  ["cuda cpu gpu device"] = "flow.scope.placement says where a job runs",
   ["clone contiguous"] = "nothing changes a value, so it needs no copy",
   ["fill zero zero_ fill_"] = "flow.zeros_like(x) and flow.ones_like(x) are new values of its shape",
   ["mul div sub cmul cdiv csub mul_ div_ sub_ add add_"] = "+, -, * and / compute with it",

@@ -6,8 +6,10 @@ local foreign_names = {}
 -- In a job.
 foreign_names.of_values = {
   linear = "flow.layers.dense", fully_connected = "flow.layers.dense", embedding = "flow.layers.embedding",
-  embedding_lookup = "flow.gather", cross_entropy = "flow.nn.sparse_softmax_cross_entropy_with_logits",
-  crossentropyloss = "flow.nn.sparse_softmax_cross_entropy_with_logits", cat = "flow.concat", view = "flow.reshape",
+  embedding_lookup = "flow.gather", cross_entropy = "flow.nn.CrossEntropyLoss",
+  crossentropyloss = "flow.nn.CrossEntropyLoss", binary_cross_entropy = "flow.nn.BCELoss",
+  binary_cross_entropy_with_logits = "flow.nn.BCEWithLogitsLoss", take_along_dim = "flow.dim_gather",
+  take_along_axis = "flow.dim_gather", diagonal = "flow.linalg.diag_part", cat = "flow.concat", view = "flow.reshape",
   permute = "flow.transpose", unsqueeze = "flow.expand_dims", mean = "flow.math.reduce_mean",
   sum = "flow.math.reduce_sum", max = "flow.math.reduce_max", min = "flow.math.reduce_min",
   prod = "flow.math.reduce_prod", std = "flow.math.reduce_std", all = "flow.math.reduce_all",
@@ -32,7 +34,7 @@ foreign_names.of_values = {
   state_dict = "flow.get_all_variables", load_state_dict = "flow.load_variables",
   rnn = "flow.layers.gru", simplernn = "flow.layers.gru", bidirectional = "flow.layers.lstm",
   pack_padded_sequence = "flow.layers.lstm", timedistributed = "flow.layers.dense",
-  cosinedecay = "flow.optimizer.CosineScheduler", onecyclelr = "flow.optimizer.CosineScheduler",
+  cosinedecay = "flow.optimizer.CosineScheduler",
   parameter = "flow.get_variable", batchnorm1d = "flow.layers.batch_normalization",
   batchnorm2d = "flow.layers.batch_normalization", batchnorm3d = "flow.layers.batch_normalization",
   depthwise_conv2d = "flow.layers.conv2d", maxpooling2d = "flow.nn.max_pool2d",

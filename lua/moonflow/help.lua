@@ -186,14 +186,23 @@ local function type_text(value, path)
   return comment and path .. "\n" .. table.concat(comment, "\n")
 end
 
--- The fields of a table of functions with the first line about each.
-local function folder_text(folder, path)
+-- Names that the original has misspelt beside the right ones: they are there for its scripts, and nobody else is told.
+local misspelt = { PolynomialSchduler = true }
+
+-- The names in a folder that users are told, in alphabetical order.
+local function names_in(folder)
   local names = {}
   for name in next, folder do
-    if type(name) == "string" and name:sub(1, 1) ~= "_" then names[#names + 1] = name end
+    if type(name) == "string" and name:sub(1, 1) ~= "_" and not misspelt[name] then names[#names + 1] = name end
   end
-  if #names == 0 then return nil end
   table.sort(names)
+  return names
+end
+
+-- The fields of a table of functions with the first line about each.
+local function folder_text(folder, path)
+  local names = names_in(folder)
+  if #names == 0 then return nil end
   local lines, line = { (path or "a table") .. " has" }, " "
   for _, name in ipairs(names) do
     if #line + #name > 78 then
@@ -485,9 +494,7 @@ local kTelling = 4  -- letters of a name; what resembles a shorter one, anywhere
 -- What may have been meant by a name that the folder at `path` lacks: the same in other letters, the same elsewhere,
 -- what resembles it here, or anywhere. Functions of arrays stand for none of values in a job, nor the other way round.
 local function meant(path, folder, key)
-  local names, of_arrays = {}, is_of_arrays(path)
-  for name in next, folder do names[#names + 1] = type(name) == "string" and name or nil end
-  table.sort(names)
+  local names, of_arrays = names_in(folder), is_of_arrays(path)
   for _, name in ipairs(names) do
     if name:lower() == key:lower() then return { path .. "." .. name } end
   end
@@ -505,9 +512,7 @@ end
 
 -- "; it has a, b" of a folder with few names; nothing of one that would fill the screen.
 local function all_of(folder)
-  local names = {}
-  for name in next, folder do names[#names + 1] = tostring(name) end
-  table.sort(names)
+  local names = names_in(folder)
   return #names <= 24 and "; it has " .. table.concat(names, ", ") or ""
 end
 

@@ -112,6 +112,9 @@ local function instead(name)
     dampening = "; the rate times 1 - dampening is the rate with it",
     betas = (name:find("Adam") or name == "LAMB") and "; they are 'beta1' and 'beta2'" or nil,
     alpha = name == "RMSProp" and "; it is 'decay_rate'" or nil,
+    amsgrad = "; it is not there, and PyTorch leaves it out too where nothing is said; a train job with flow.gradients "
+      .. "and flow.assign has a rule of its own",
+    maximize = "; minimize(-x) makes x grow",
     params = "; 'variables' takes a list of names, and without it all are trained",
   }
 end

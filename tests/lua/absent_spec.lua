@@ -50,6 +50,9 @@ describe("an absent name", function()
       ["flow.nn.SpatialConvolution"] = "flow.layers.conv2d", ["flow.nn.LookupTable"] = "flow.layers.embedding",
       ["flow.nn.ClassNLLCriterion"] = "flow.nn.sparse_softmax_cross_entropy_with_logits",
       ["flow.nn.PReLU"] = "flow.layers.prelu", ["flow.nn.GRU"] = "flow.layers.gru", ["flow.Timer"] = "flow.clock",
+      ["flow.nn.cross_entropy"] = "flow.nn.CrossEntropyLoss", ["flow.nn.binary_cross_entropy"] = "flow.nn.BCELoss",
+      ["flow.nn.binary_cross_entropy_with_logits"] = "flow.nn.BCEWithLogitsLoss",
+      ["flow.take_along_dim"] = "flow.dim_gather", ["flow.linalg.diagonal"] = "flow.linalg.diag_part",
       ["flow.np.cat"] = "flow.np.concat", ["flow.np.randperm"] = "flow.np.random.permutation",
     } do
       local folder, name = folder_of(path)
@@ -58,6 +61,57 @@ describe("an absent name", function()
       assert.truthy(tostring(problem):find("has no '" .. name .. "'; did you mean " .. ours .. "?", 1, true),
         tostring(problem))
     end
+  end)
+
+  it("has a formula in its place that gives the same", function()
+    local np, tp = flow.np, flow.typing
+    local x, n = np.array({ { 1, -2, 3, -4 }, { 0.5, 6, -7, 8 } }), 4
+    local formulas = {
+      function(v) return 1.0507 * flow.nn.elu(v, { alpha = 1.67326 }) end,
+      function(v) return 2 * flow.nn.elu(v / 2) end,
+      function(v)
+        local a, b = flow.split(v, 2, { axis = -1 })
+        return a * flow.math.sigmoid(b)
+      end,
+      function(v) return flow.concat({ v:slice("-2:"), v:slice(":-2") }, 0) end,
+      function(v) return v - flow.math.tril(v, -1) end,
+      function(v) return flow.math.exp(flow.math.cumsum(flow.math.log(v * v), 1)) end,
+      function(v) return flow.einsum("i,j->ij", v:slice("0, :"), v:slice("1, :")) end,
+      function(v) return flow.gather(v, np.repeat_interleave(np.arange(n), 3), 1) end,
+      function(v) return flow.math.reduce_euclidean_norm(flow.expand_dims(v, 1) - v, 2) end,
+      function(v) return flow.expand_dims(v, -1) * np.eye(n) end,
+      function(v) return 0.5 * flow.smooth_l1_loss(v, flow.zeros_like(v), 0.5) end,
+    }
+    local job = flow.global_function { inputs = { v = tp.Numpy.Placeholder({ 2, 4 }) } } (function(v)
+      local results = {}
+      for i, formula in ipairs(formulas) do results[i] = formula(v) end
+      return results
+    end)
+    local function elu(scale, alpha, stretch)
+      return np.where(x:gt(0), x * scale, scale * alpha * np.expm1(x / stretch))
+    end
+    local apart = np.linalg.norm(x[0] - x[1])
+    local wanted = {
+      elu(1.0507, 1.67326, 1), elu(1, 2, 2), x:slice(":, :2") / (1 + np.exp(-x:slice(":, 2:"))),
+      np.roll(x, 2, 0), np.triu(x), np.cumprod(x * x, 1), np.outer(x[0], x[1]), np.repeat_interleave(x, 3, 1),
+      np.array { { 0, apart }, { apart, 0 } }, np.stack { np.diag(x[0]), np.diag(x[1]) },
+      np.where(np.abs(x):lt(0.5), x * x / 2, 0.5 * (np.abs(x) - 0.25)),
+    }
+    local results = job(x):get()
+    for i, result in ipairs(results) do
+      assert.is_true(np.allclose(result, wanted[i], 1e-5), "formula " .. i .. " gives " .. tostring(result))
+    end
+    assert.equal(#wanted, #results)
+
+    local a = np.array({ { 2, 1 }, { 1, 3 } }, "float64")
+    local w, v = np.linalg.eigh(a)
+    local series, term = np.eye(2, { dtype = "float64" }), np.eye(2, { dtype = "float64" })
+    for k = 1, 8 do
+      term = np.matmul(term, a / 2 ^ 6) / k
+      series = series + term
+    end
+    for _ = 1, 6 do series = np.matmul(series, series) end
+    assert.is_true(np.allclose(np.matmul(v * np.exp(w), v:transpose()), series, 1e-9))
   end)
 
   it("that nothing is known of gets the nearest one", function()

@@ -61,6 +61,12 @@ end)]])
 >>  return flow.nn.dot_product_attention(heads, heads, heads, { is_causal = true })]])
     golden("flow.layers.lstm has no option 'hidden_size'; did you mean 'units'?", body [[
 >>  return flow.layers.lstm(x, { hidden_size = 4 })]])
+    golden("flow.layers.lstm has no option 'initial_state'; did you mean 'initial_hidden'?", body [[
+>>  return flow.layers.lstm(x, 4, { initial_state = x })]])
+    golden("flow.layers.gru has no option 'initial_hidden'; did you mean 'initial_state'?", body [[
+>>  return flow.layers.gru(x, 4, { initial_hidden = x })]])
+    golden("flow.layers.conv2d_transpose has no option 'output_padding'; did you mean 'output_shape'?", body [[
+>>  return flow.layers.conv2d_transpose(x, 4, 3, { output_padding = 1 })]])
     golden("flow.nn.relu has no option 'dim'; its parameters are x, name", body [[
 >>  local y = flow.nn.relu(x, { dim = -1 })
   return y]])
@@ -386,6 +392,9 @@ end)]])
         "flow.optimizer.Adam has no option 'lr'; the learning rate is the first argument, or 'lr_scheduler'",
       ["flow.optimizer.Adam(0.1, { betas = { 0.9, 0.99 } })"] =
         "flow.optimizer.Adam has no option 'betas'; they are 'beta1' and 'beta2'",
+      ["flow.optimizer.AdamW(0.1, { amsgrad = true })"] = "flow.optimizer.AdamW has no option 'amsgrad'; it is not "
+        .. "there, and PyTorch leaves it out too where nothing is said; a train job with flow.gradients and "
+        .. "flow.assign has a rule of its own",
       ["flow.optimizer.SGD(0.1, { max_grad_norm = 1 })"] = "flow.optimizer.SGD has no option 'max_grad_norm'; "
         .. "grad_clipping = flow.optimizer.grad_clipping.by_global_norm(x) does it",
       ["flow.np.zeros({ 3, 3 }):slice({ 0, 2 }, { stip = 2 })"] = "slice: the entry of axis 1 has 'stip'; it is "

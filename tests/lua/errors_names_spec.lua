@@ -49,6 +49,8 @@ describe("a name that is not there", function()
     golden("flow.data has no 'DataLoader'; did you mean flow.data.Dataset?", ">>flow.data.DataLoader()")
     golden("flow.train has no 'Evaluator'; it has CheckPoint, SimpleCheckPointManager", ">>flow.train.Evaluator()")
     golden_start("flow.optimizer has no 'Muon'; it has Adagrad, Adam, AdamW, ", ">>flow.optimizer.Muon(1)")
+    -- The original's own misspelling, which is there for its scripts.
+    assert.is_nil((told(">>flow.optimizer.Muon(1)"):find("PolynomialSchduler", 1, true)))
     golden("flow.np has no 'insert'; did you mean flow.np.concat?", ">>np.insert()")
     golden("flow.np has no 'float'; did you mean flow.np.float32?", ">>np.zeros({ 2 }, np.float)")
     assert.is_nil((told(">>np.relu()"):find("flow.nn", 1, true)))
@@ -68,6 +70,13 @@ describe("a name that is not there", function()
   return n]])
     golden("'x' is a graph value and has no 'float'; flow.cast(x, flow.float) is it in another dtype", body [[
 >>  local y = x:float()
+  return y]])
+    golden("'x' is a graph value and has no 'device'; flow.scope.placement says where a job runs", body [[
+>>  local where = x.device
+  return x]])
+    golden("'x' is a graph value with no data, so it has no 'data'; return it from the job or watch it with flow.watch",
+      body [[
+>>  local y = x.data
   return y]])
     golden("'x' is a graph value and has no 'split'; what computes with it is a function, flow.split(x)", body [[
 >>  local y = x:split(2)
