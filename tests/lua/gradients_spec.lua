@@ -611,8 +611,12 @@ describe("a Jacobian", function()
     refused("flow.batch_jacobian: 'Slice_0' is (1, 3) and 'a' is (2, 3), wanted one batch as the first axis of both",
       function(a) return flow.batch_jacobian(flow.slice(a, { 0, 0 }, { 1, 3 }), a) end)
     refused("has no elements", function(a) return flow.jacobian(flow.slice(a, { 0, 0 }, { 0, 3 }), a) end)
-    refused("flow.gradients: 'Constant_0' does not depend on 'a'",
+    refused("flow.jacobian: 'Constant_0' does not depend on 'a'; y, which is computed from x, is the first argument",
       function(a) return flow.jacobian(flow.ones { 2 }, a) end)
+    refused("flow.batch_jacobian: 'a' does not depend on 'Exp_0'; y, which is computed from x, is the first argument",
+      function(a) return flow.batch_jacobian(a, flow.math.exp(a)) end)
+    refused("flow.jacobian: 'Floor_0' depends on 'a' (made at tests/lua/checks.lua:15) only by ways that let no ",
+      function(a) return flow.jacobian(flow.math.floor(a), a) end)
   end)
 end)
 

@@ -1,9 +1,24 @@
 --- All partial derivatives of a value of the job: flow.jacobian, and for each sample of a batch flow.batch_jacobian.
 
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
 local gradients = require "moonflow.gradients"
 local ops = require "moonflow.ops"
 
 local flow = ops.functions
+
+-- Raises where there is no gradient, and why. The first one is dropped.
+local function check_derivative(y, x, t, signature)
+  local from, to = blob.id_of(x, t, signature.where), blob.id_of(y, t, signature.where)
+  if not t.graph:computed_from({ from }, { to })[1] then
+    signature:fail((": '%s' does not depend on '%s'; y, which is computed from x, is the first argument"):format(
+      y.name, x.name))
+  end
+  local fine, problem = pcall(gradients, y, x)
+  if fine then return end
+  if errors.is_error(problem) then problem.message = problem.message:gsub("^flow%.gradients", signature.where) end
+  error(problem, 0)
+end
 
 -- y's elements, one of each of `rows` at a time, have a gradient each, which are put side by side.
 local function derivatives(given, rows, elements, axis, shape, t, signature)
@@ -11,7 +26,7 @@ local function derivatives(given, rows, elements, axis, shape, t, signature)
   for _, size in ipairs(elements) do count = count * size end
   if count == 0 then signature:fail((": '%s' %s has no elements"):format(given.y.name, tostring(given.y.shape))) end
   signature:check_list(count)
-  gradients(given.y, given.x)  -- which is dropped, and says by the name of y where there is none
+  check_derivative(given.y, given.x, t, signature)
   local flat = flow.reshape(given.y, { rows, count })
   local parts = {}
   for i = 1, count do parts[i] = gradients(flow.slice(flat, { 0, i - 1 }, { rows, 1 }), given.x) end
