@@ -407,8 +407,9 @@ function Signature:too_many(count, hint)
     #self.parameters == 1 and "argument" or "arguments", table.concat(self.names, ", "), count) .. (hint or ""))
 end
 
--- What to do about a value of another kind than the one wanted, as the end of a message.
-local function hint_of(wanted_kind, value, name)
+--- What to do about a value of another kind than the one wanted, as the end of a message.
+--- @param name? string  of the parameter
+function arguments.hint_of(wanted_kind, value, name)
   local kind = kind_of(value)
   if kind == "table" and (wanted_kind == "blob" or wanted_kind == "operand") then
     if kind_of(rawget(value, 1)) == "blob" then return "; flow.stack(it) and flow.concat(it) make one of several" end
@@ -435,6 +436,7 @@ local function hint_of(wanted_kind, value, name)
   end
   return ""
 end
+local hint_of = arguments.hint_of
 
 -- Does each of `count` values fit the parameter at its place?
 local function all_fit(parameters, count, ...)

@@ -126,7 +126,8 @@ function blob.operand(value, t, dtype, what)
     return t:constant(value, dtype, nil, errors.site())
   end
   if kind == "ndarray" then return t:constant(value, nil, nil, errors.site()) end
-  errors.raise("invalid_argument", what .. " wants blobs, arrays or numbers, got " .. arguments.describe(value))
+  errors.raise("invalid_argument", what .. " wants blobs, arrays or numbers, got " .. arguments.describe(value)
+    .. arguments.hint_of("operand", value))
 end
 
 local comparisons = { equal = true, not_equal = true, less = true, less_equal = true, greater = true,

@@ -187,6 +187,14 @@ define(3)]])
 >>  local y = x:item()]])
     golden("'x' is a graph value, not a function", body [[
 >>  x(1)]])
+    golden("operator '+' wants blobs, arrays or numbers, got a table; np.array(it) is a constant of the job, and goes "
+      .. "here", body [[
+>>  local y = x + { 1, 2, 3 }
+  return y]])
+    golden("operator '*' wants blobs, arrays or numbers, got a table; flow.stack(it) and flow.concat(it) make one of "
+      .. "several", body [[
+>>  local y = { x, x } * x
+  return y]])
     golden("operator '+' wants blobs, arrays or numbers, got 'text'", body [[
 >>  local y = x + "text"
   return y]])
