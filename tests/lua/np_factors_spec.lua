@@ -33,7 +33,11 @@ describe("cholesky", function()
     assert.equal("(0, 0)", tostring(linalg.cholesky(np.zeros({ 0, 0 })).shape))
     raises("invalid_argument", "np.linalg.cholesky: the matrix is not positive definite, as its first 2 rows and",
       function() linalg.cholesky({ { 1, 2 }, { 2, 1 } }) end)
-    raises("invalid_argument", "as its first 1 row and", function() linalg.cholesky({ { 0 / 0 } }) end)
+    raises("invalid_argument", "as its first 1 row and", function() linalg.cholesky({ { -1, 0 / 0 }, { 0, 1 } }) end)
+    for _, matrix in ipairs { { { 0 / 0 } }, { { 4, 0 }, { 1 / 0, 1 } }, { { { 1 } }, { { 0 / 0 } } } } do
+      raises("invalid_argument", "np.linalg.cholesky: the matrix has elements that are not finite",
+        function() linalg.cholesky(matrix) end)
+    end
     raises("shape_mismatch", "np.linalg.cholesky wants a square matrix, got (2, 3)", function()
       linalg.cholesky(np.ones({ 2, 3 }))
     end)

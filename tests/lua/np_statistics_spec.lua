@@ -233,6 +233,10 @@ describe("draws", function()
     assert.is_true(np.allclose(line:slice(":, 0") * 2, line:slice(":, 1")))
     assert.equal("(2)", tostring(rng:multivariate_normal({ 0, 0 }, cov).shape))
     refuses("cov gives a direction the variance -1", rng.multivariate_normal, rng, { 0, 0 }, { { 1, 2 }, { 2, 1 } })
+    for _, odd in ipairs { 0 / 0, 1 / 0 } do
+      refuses("np.random.multivariate_normal: cov has elements that are not finite", rng.multivariate_normal, rng,
+        { 0, 0 }, { { 1, odd }, { odd, 1 } })
+    end
     refuses("cov is not symmetric", rng.multivariate_normal, rng, { 0, 0 }, { { 1, 2 }, { 1, 1 } })
     raises("shape_mismatch", "the mean is (1) and cov is (2, 2)", rng.multivariate_normal, rng, { 0 }, cov)
   end)

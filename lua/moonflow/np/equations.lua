@@ -90,10 +90,15 @@ local cholesky_signature = signature("np.linalg.cholesky", { { "a", "any" } })
 --- The lower triangular L with L L^T = a, for a symmetric and positive definite matrix `a`, of which the lower
 --- triangle is read. Computed in double precision.
 --- shapes: (..., n, n) -> (..., n, n)
---- @error the matrix is not positive definite
+--- @error the matrix is not positive definite; it has elements that are not finite
 function linalg.cholesky(...)
   local a = square(cholesky_signature:parse(...).a, "np.linalg.cholesky")
-  return (evaluate("cholesky", { a }, { symmetrize = false }, "np.linalg.cholesky"))
+  local fine, result = pcall(evaluate, "cholesky", { a }, { symmetrize = false }, "np.linalg.cholesky")
+  if fine then return result end
+  if not np.isfinite(np.tril(a)):all() then
+    fail("invalid_argument", "np.linalg.cholesky: the matrix has elements that are not finite")
+  end
+  error(result, 0)
 end
 
 local power_signature = signature("np.linalg.matrix_power", { { "a", "any" }, { "n", "integer" } })

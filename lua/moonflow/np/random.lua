@@ -310,7 +310,7 @@ local multivariate_signature = signature("np.random.multivariate_normal",
   { { "mean", "any" }, { "cov", "any" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
 --- Normal vectors with this mean and these covariances. By the eigenvectors of `cov`, which may be singular.
 --- shapes: mean (n), cov (n, n) -> (shape..., n), without a shape (n)
---- @error cov is not symmetric, or gives a direction a variance below 0
+--- @error cov is not symmetric or not finite, or gives a direction a variance below 0
 function Generator:multivariate_normal(...)
   arguments.check_self(self, Generator, "generator:multivariate_normal")
   local given = multivariate_signature:parse(...)
@@ -320,6 +320,8 @@ function Generator:multivariate_normal(...)
   if mean.rank ~= 1 or cov.rank ~= 2 or cov.shape[0] ~= n or cov.shape[1] ~= n then
     fail("shape_mismatch", ("%s: the mean is %s and cov is %s, wanted (n) and (n, n)"):format(called,
       tostring(mean.shape), tostring(cov.shape)))
+  elseif not np.isfinite(cov):all() then
+    fail("invalid_argument", called .. ": cov has elements that are not finite")
   elseif not np.allclose(cov, cov:transpose()) then
     fail("invalid_argument", called .. ": cov is not symmetric; (cov + cov:transpose()) / 2 is")
   end
