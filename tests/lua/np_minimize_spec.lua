@@ -60,6 +60,30 @@ describe("np.minimize", function()
     assert.is_true(how.converged)
   end)
 
+  it("goes around places where f catches its own error, as its help says", function()
+    -- 100 x - log(x), least at 0.01, of a matrix (1, 1) that is positive definite above 0; the first step ends at 0
+    local fit_job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 1, 1 }, { dtype = flow.float64 }) },
+      returns = tp.Tuple { tp.Numpy, tp.Numpy },
+    } (function(x)
+      local diagonal = flow.linalg.diag_part(flow.linalg.cholesky(x))
+      local value = flow.math.reduce_sum(100 * x) - 2 * flow.math.reduce_sum(flow.math.log(diagonal))
+      return value, flow.gradients(value, x)
+    end)
+    local begin, caught = np.array({ { 1 } }, "float64"), 0
+    local x, _, how = np.minimize(function(x)
+      local fine, value, gradient = pcall(fit_job, x)
+      if fine then return value, gradient end
+      if not tostring(value):find("not positive definite") then error(value, 0) end
+      caught = caught + 1
+      return math.huge, x
+    end, begin)
+    assert.is_true(how.converged)
+    assert.is_true(math.abs(x:item() - 0.01) < 1e-6)
+    assert.is_true(caught > 0)
+    raises("invalid_argument", "the matrix is not positive definite", function() fit_job(-begin) end)
+  end)
+
   it("tells why it has ended where it was not there", function()
     local _, _, how = np.minimize(valley(10, "float64"), np.full({ 10 }, -1.2, "float64"), { iterations = 3 })
     assert.same({ 3, false, "it has come to the last iteration" }, { how.iterations, how.converged, how.why })
@@ -91,6 +115,8 @@ describe("np.minimize", function()
       function() np.minimize(function() return 1, np.zeros({ 3 }) end, { 1, 2 }) end)
     raises("invalid_argument", "np.minimize: f has no finite value where the search begins",
       function() np.minimize(function(x) return 0 / 0, x end, { 1, 2 }) end)
+    raises("invalid_argument", "np.minimize: x is (0) and has no elements to choose",
+      function() np.minimize(bowl, np.zeros({ 0 })) end)
     raises("invalid_argument", "np.minimize: iterations must be at least 1, got 0",
       function() np.minimize(bowl, { 1 }, { iterations = 0 }) end)
     raises("invalid_argument", "np.minimize: argument 1 ('f') must be a function", function() np.minimize(3, { 1 }) end)

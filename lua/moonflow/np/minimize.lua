@@ -114,9 +114,15 @@ end
 --- that returns a loss and flow.gradients(loss, x). It suits what is smooth and the same at each call: all examples
 --- and no dropout. Values that are NaN count as too large, so f may be undefined in places.
 ---   local x, least = np.minimize(function(x) return np.sum((x - 3) ^ 2), 2 * (x - 3) end, np.zeros({ 5 }))
+--- An error of f ends the search. Where it is one of the place alone, as of a matrix that is not positive definite
+--- there, f gives infinity in its place, and any gradient:
+---   local fine, value, gradient = pcall(fit_job, x)
+---   if fine then return value, gradient end
+---   if not tostring(value):find("not positive definite") then error(value, 0) end
+---   return math.huge, x
 --- @return ndarray, number, table  x; the value there; and how it went: `iterations`, `calls` of f, `gradient`, the
 ---   largest element of the gradient, `converged`, and where that is false `why`
---- @error what f gives is no number with a gradient like x; no finite value where it begins
+--- @error x without elements; what f gives is no number with a gradient like x; no finite value where it begins
 --- source: Nocedal, Mathematics of Computation 35, 1980; a line search for Wolfe's conditions
 function np.minimize(...)
   local given = signature:parse(...)
@@ -125,6 +131,7 @@ function np.minimize(...)
   for _, word in ipairs { "iterations", "history" } do
     if given[word] < 1 then signature:fail((": %s must be at least 1, got %d"):format(word, given[word])) end
   end
+  if x.nbytes == 0 then signature:fail((": x is %s and has no elements to choose"):format(tostring(x.shape))) end
   local shape, how = x.shape, { iterations = 0, calls = 0, converged = false }
   local precision = x.dtype == "float64" and 2.3e-16 or 1.2e-7
 
