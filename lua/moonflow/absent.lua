@@ -144,7 +144,7 @@ local rows = {
     "the rate may be a variable with trainable = false: flow.load_variables sets it where the loss no longer falls" },
   { "flow.optimizer", "OneCycleLR CyclicLR CosineAnnealingWarmRestarts",
     "the rate may be an input of the job, flow.optimizer.SGD(rate), that the script gives a number in each step; "
-    .. "docs/training.md has this rule under \"Rates, clipping, weight decay\"" },
+    .. "docs/training.md has this rule under \"A rate that the script gives\"" },
   { "flow.optimizer", "lr_scheduler", "flow.optimizer.CosineScheduler and others are the optimizer's first argument, "
     .. "and so may a value of the job be" },
   { "flow.optimizer", "Adadelta Adamax AdaBelief Adafactor ASGD NAdam Nadam RAdam Rprop Ftrl Lion adadelta adamax asgd "

@@ -19,6 +19,8 @@ return {
 
   { training, "Rates, clipping, weight decay", "learning rate schedule scheduler warmup gradient clipping optimizer "
     .. "freeze regularizer l2" },
+  { training, "A rate that the script gives", "one cycle onecycle onecyclelr cyclic warm restarts learning rate "
+    .. "schedule scheduler lambda" },
   { training, "In bfloat16", "mixed precision half precision autocast amp float16 loss scale" },
   { training, "Weights in 8 bits", "quantization quantize int8 inference faster batch 1 latency" },
   { training, "More than fits into memory", "out of memory oom recompute gradient activation checkpointing "
