@@ -66,7 +66,7 @@ end
 local eigh_signature = signature("np.linalg.eigh", { { "a", "any" } })
 --- The eigenvalues of a symmetric matrix, ascending, and its eigenvectors as columns of length 1 in the same order:
 --- `local values, vectors = np.linalg.eigh(a)`, with a v = v * values. The lower triangle is read. Reduced to three
---- diagonals and rotated by implicit QL, in double precision.
+--- diagonals and rotated by implicit QL, or with up to 8 rows by Jacobi's rotations; in double precision.
 --- shapes: (..., n, n) -> (..., n) and (..., n, n)
 --- @return ndarray, ndarray
 --- @error elements that are not finite
