@@ -615,7 +615,7 @@ describe("a Jacobian", function()
       function(a) return flow.jacobian(flow.ones { 2 }, a) end)
     refused("flow.batch_jacobian: 'a' does not depend on 'Exp_0'; y, which is computed from x, is the first argument",
       function(a) return flow.batch_jacobian(a, flow.math.exp(a)) end)
-    refused("flow.jacobian: 'Floor_0' depends on 'a' (made at tests/lua/checks.lua:15) only by ways that let no ",
+    refused("checks.lua:15) only by ways that let no gradient by, such as floor 'Floor_0' (",
       function(a) return flow.jacobian(flow.math.floor(a), a) end)
   end)
 end)
