@@ -154,7 +154,10 @@ class Plan : public std::enable_shared_from_this<Plan> {
   // The next run keeps nothing.
   void forget_kept() { kept_version_ = kNothingKept; }
   // Somebody else launches the kept steps from now on, where and when it likes, and runs leave them out.
-  void give_away_kept() { kept_version_ = newest_version(); }
+  void give_away_kept() {
+    kept_version_ = newest_version();
+    forms.clear();
+  }
   // Launches a step on these inputs and outputs. What it throws is given its label and site.
   void launch_step(int step, Stream& stream, void* const* inputs, void* const* outputs, void* scratch) const;
 
