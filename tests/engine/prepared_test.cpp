@@ -116,6 +116,27 @@ TEST_CASE("a prepared call takes no memory of its device once it is made") {
   CHECK(net.device->live_buffers == live);
 }
 
+TEST_CASE("a weight that runs read in another layout is there in rows but once") {
+  Net net;
+  const auto buffers_of = [&](const char* op) {
+    const int before = net.device->live_buffers;
+    Graph graph(*net.ops);
+    graph.tap(graph.append(op, {graph.feed("x", vec(2)), graph.variable("w", vec(2))})[0], 1);
+    PreparedCall call(graph, "net", net.device, 1, 1, {}, nullptr);
+    feed(call, {10, 100});
+    for (const float w : {1.0f, 2.0f, 3.0f, 4.0f}) {
+      call.publish([&](const Variable&) { return floats({w, w + 1}); });
+      for (int run = 0; run < 2; ++run) {
+        call.run();
+        CHECK(values(call.outputs()[0]) == std::vector<float>{10 * w, 100 * (w + 1)});
+      }
+    }
+    return net.device->live_buffers - before;
+  };
+  const int in_rows = buffers_of("mul");        // a set of weights of each of three generations
+  CHECK(buffers_of("against") == in_rows + 1);  // the same of what they are reversed, and one in rows
+}
+
 TEST_CASE("a prepared call counts its runs in the last of its feeds") {
   Net net;
   net.graph.tap(net.graph.feed("seed", {DType::Int64, {}}), 4);
