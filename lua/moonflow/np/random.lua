@@ -375,7 +375,8 @@ function Generator:permutation(n)
     fail("invalid_argument", "np.random.permutation wants an array or how many numbers, got " .. arguments.describe(n))
   end
   if n == 0 then return core.empty("int64", { 0 }) end
-  local chances, order = self:uniform(0, 1, { n }, "float64"), core.empty("float64", { n })
+  -- Zeros, as memory that nothing has been written to may hold what LuaJIT reads as no number.
+  local chances, order = self:uniform(0, 1, { n }, "float64"), core.zeros("float64", { n })
   local chance, place = chances:ptr(), order:ptr()
   for i = 0, n - 1 do
     local j = math.floor(chance[i] * (i + 1))
