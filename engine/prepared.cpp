@@ -53,8 +53,8 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
     if (is_state) first_states_.emplace_back(*device_, std::max<int64_t>(variable->type.bytes(), 1));
   }
   find_values();
-  make_sets();
   note_places();
+  make_sets();
   plan_->give_away_kept();
 
   int64_t bytes = plan_->arena_bytes + kept_scratch_.bytes();
@@ -86,22 +86,11 @@ void PreparedCall::find_values() {
   }
 }
 
-// By value: whether a step of every run, or a tap, reads it.
-std::vector<bool> PreparedCall::read_in_runs() const {
-  std::vector<bool> read(values_.size(), false);
-  const auto note = [&](const void* place) {
-    if (const int value = place ? find(place) : -1; value >= 0) read[value] = true;
-  };
-  for (size_t at = static_cast<size_t>(plan_->kept_steps); at < plan_->steps.size(); ++at)
-    for (const void* input : plan_->steps[at].inputs) note(input);
-  for (const PlannedTap& tap : plan_->taps) note(tap.source);
-  return read;
-}
-
 // Nothing of them is in the arena, where a run may be while the next set is made. What only kept steps read, as a
 // weight in rows that runs read in another layout, is there for one publisher at a time, so all sets have one of it.
 void PreparedCall::make_sets() {
-  const std::vector<bool> of_each = read_in_runs();
+  std::vector<bool> of_each(values_.size(), false);
+  for (const Place& place : places_) of_each[place.value] = true;
   int64_t scratch = 0;
   for (int at = 0; at < plan_->kept_steps; ++at) scratch = std::max(scratch, plan_->steps[at].scratch_bytes);
   kept_scratch_ = Buffer(*device_, std::max<int64_t>(scratch, 1));

@@ -80,9 +80,8 @@ class PreparedCall {
   void require_free(const void* data, const TensorType& type, const char* what, size_t index, bool is_output) const;
   int find(const void* planned) const;  // index of the value there, or -1
   void find_values();
-  std::vector<bool> read_in_runs() const;
-  void make_sets();
   void note_places();
+  void make_sets();
   void take_newest();
   std::shared_ptr<Profile> attached();
   void count();
