@@ -111,13 +111,17 @@ local function rotate_to_diagonal(d, e, z, n, called)
   end
 end
 
+local function check_finite(a, called)
+  if not np.isfinite(a):all() then
+    fail("invalid_argument", called .. ": the matrix has elements that are not finite")
+  end
+end
+
 --- A power of two near the greatest element, or 1 of nothing but 0. Divided by it, squares are neither too large nor
 --- too small. Raises where elements are not finite.
 function rotations.scale_of(a, called)
   local most = a.nbytes > 0 and np.abs(a):max() or 0
-  if not np.isfinite(a):all() then
-    fail("invalid_argument", called .. ": the matrix has elements that are not finite")
-  end
+  check_finite(a, called)
   if most == 0 then return 1 end
   local _, exponent = math.frexp(most)
   return 2 ^ max(exponent, -1000)
@@ -135,42 +139,56 @@ end
 
 -- ---- singular values ----------------------------------------------------------------------------------------------
 
+local function square_of(p, at, width)
+  local sum = 0
+  for k = at, at + width - 1 do sum = sum + p[k] * p[k] end
+  return sum
+end
+
+-- Most matrices need a few sweeps of the rotations below. What is rounding beside the longest of n rows, and not at
+-- right angles by then, has rows of rounding of its own, and those theirs, and is taken for the 0 that it stands for.
+local FEW_SWEEPS = 12
+local function drop_rounding(p, at, n, width)
+  local most, last = 0, at + (n - 1) * width
+  for row = at, last, width do most = max(most, square_of(p, row, width)) end
+  for row = at, last, width do
+    if square_of(p, row, width) <= most * n * 2 ^ -104 then
+      for k = row, row + width - 1 do p[k] = 0 end
+    end
+  end
+end
+
+-- Rotates the rows of `width` numbers at p[x] and p[y] where they are not at right angles, and those of n numbers at
+-- q[x_too] and q[y_too] with them. Tells whether it did.
+local function turn_apart(p, x, y, width, q, x_too, y_too, n, tolerance)
+  local xx, yy, xy = 0, 0, 0
+  for k = 0, width - 1 do
+    local f, h = p[x + k], p[y + k]
+    xx, yy, xy = xx + f * f, yy + h * h, xy + f * h
+  end
+  if not (min(xx, yy) > NOTHING ^ 2 and abs(xy) > tolerance * sqrt(xx) * sqrt(yy)) then return false end
+  local c, s = rotation_of(xx, yy, xy)
+  rotate(p, x, y, width, c, s)
+  rotate(q, x_too, y_too, n, c, s)
+  return true
+end
+
 -- Rotates the rows of `w` (n, n) until each is at right angles with all others, and those of `v` with them: one-sided
 -- Jacobi, M. R. Hestenes, "Inversion of matrices by biorthogonalization and related results", Journal of the Society
 -- for Industrial and Applied Mathematics 1958. The products of all rows, which tell where there is something to do, are
--- one product of matrices. Most matrices need a few sweeps; what is rounding beside the longest row, and not at right
--- angles by then, has rows of rounding of its own, and those theirs, and is taken for the 0 that it stands for.
+-- one product of matrices.
 local function make_orthogonal(w, v, n, called)
   local p, q, tolerance = w:ptr(), v:ptr(), 4 * sqrt(n) * 2 ^ -52
   for sweep = 1, 60 do
+    if sweep == FEW_SWEEPS then drop_rounding(p, 0, n, n) end
     local products, is_done = product(w, w:transpose()), true
     local g = products:ptr()
-    if sweep == 12 then
-      local most = 0
-      for i = 0, n - 1 do most = max(most, g[i * n + i]) end
-      for i = 0, n - 1 do
-        if g[i * n + i] <= most * n * 2 ^ -104 then
-          g[i * n + i] = 0
-          for k = 0, n - 1 do p[i * n + k] = 0 end
-        end
-      end
-    end
     for i = 0, n - 2 do
       local x = i * n
       for j = i + 1, n - 1 do
         local limit = tolerance * sqrt(g[x + i]) * sqrt(g[j * n + j])
         if g[x + i] > NOTHING ^ 2 and g[j * n + j] > NOTHING ^ 2 and abs(g[x + j]) > limit / 2 then
-          local y, xx, yy, xy = j * n, 0, 0, 0
-          for k = 0, n - 1 do
-            local f, h = p[x + k], p[y + k]
-            xx, yy, xy = xx + f * f, yy + h * h, xy + f * h
-          end
-          if abs(xy) > tolerance * sqrt(xx) * sqrt(yy) then
-            local c, s = rotation_of(xx, yy, xy)
-            rotate(p, x, y, n, c, s)
-            rotate(q, x, y, n, c, s)
-            is_done = false
-          end
+          if turn_apart(p, x, j * n, n, q, x, j * n, n, tolerance) then is_done = false end
         end
       end
     end
@@ -237,9 +255,7 @@ rotations.SMALL = 8
 
 -- A power of two near the greatest element of each matrix, (count, 1, 1); see scale_of.
 local function scales_of(stack, called)
-  if not np.isfinite(stack):all() then
-    fail("invalid_argument", called .. ": the matrix has elements that are not finite")
-  end
+  check_finite(stack, called)
   local most = np.max(np.abs(stack), { 1, 2 }, { keepdims = true })
   return 2 ^ np.maximum(np.ceil(np.log2(np.where(most:eq(0), 1, most))), -1000)
 end
@@ -313,39 +329,16 @@ function rotations.small_symmetric(stack, called)
   return values * scales:reshape({ count, 1 }), rows:transpose(0, 2, 1)
 end
 
-local function square_of(p, at, width)
-  local sum = 0
-  for k = at, at + width - 1 do sum = sum + p[k] * p[k] end
-  return sum
-end
-
 -- Rotates the rows of a small matrix (n, width) at p[at] as make_orthogonal does, and those of `q` (n, n) with them.
 local function make_rows_orthogonal(p, at, q, q_at, n, width)
   local tolerance = 2 ^ -52 * sqrt(width)
   for sweep = 1, 60 do
+    if sweep == FEW_SWEEPS then drop_rounding(p, at, n, width) end
     local is_done = true
-    if sweep == 12 then
-      local most = 0
-      for i = 0, n - 1 do most = max(most, square_of(p, at + i * width, width)) end
-      for i = 0, n - 1 do
-        if square_of(p, at + i * width, width) <= most * n * 2 ^ -104 then
-          for k = at + i * width, at + (i + 1) * width - 1 do p[k] = 0 end
-        end
-      end
-    end
     for i = 0, n - 2 do
       for j = i + 1, n - 1 do
-        local x, y, xx, yy, xy = at + i * width, at + j * width, 0, 0, 0
-        for k = 0, width - 1 do
-          local f, h = p[x + k], p[y + k]
-          xx, yy, xy = xx + f * f, yy + h * h, xy + f * h
-        end
-        if min(xx, yy) > NOTHING ^ 2 and abs(xy) > tolerance * sqrt(xx) * sqrt(yy) then
-          local c, s = rotation_of(xx, yy, xy)
-          rotate(p, x, y, width, c, s)
-          rotate(q, q_at + i * n, q_at + j * n, n, c, s)
-          is_done = false
-        end
+        local x, y, x_too, y_too = at + i * width, at + j * width, q_at + i * n, q_at + j * n
+        if turn_apart(p, x, y, width, q, x_too, y_too, n, tolerance) then is_done = false end
       end
     end
     if is_done then return end
