@@ -174,11 +174,8 @@ local rows = {
   { "flow", "eye linspace meshgrid", "flow.np has it: an array is a constant of the job" },
   { "flow flow.linalg", "diag diag_embed", "flow.expand_dims(v, -1) * flow.np.eye(n) is the matrix with v on its "
     .. "diagonal, and flow.linalg.diag_part(x) the diagonal of one" },
-  { "flow flow.linalg", "expm matrix_exp",
-    "the sum of a few terms of its series at x / 2 ^ k, multiplied by itself k times by flow.matmul, is near to it" },
-  { "flow.np flow.np.linalg", "expm matrix_exp",
-    "of a symmetric array it is flow.np.matmul(v * flow.np.exp(w), v:transpose()), with w, v = "
-    .. "flow.np.linalg.eigh(a); of others a few terms of its series at a / 2 ^ k, multiplied by itself k times" },
+  { "flow flow.linalg", "matrix_exp matrix_exponential", "flow.linalg.expm is it" },
+  { "flow.np flow.np.linalg", "matrix_exp matrix_exponential", "flow.np.linalg.expm is it" },
   { "flow", "hessian", "flow.jacobian(flow.gradients(loss, x), x) is it" },
   { "flow.np", "resize", "flow.np.resize_picture is for pictures, flow.np.tile repeats" },
   { "flow.np", "DataFrame",
@@ -266,7 +263,6 @@ local rows = {
   { "flow.np", "sliding_window_view",
     "flow.np.stack of slices has windows, and in a job flow.signal.frame" },
   { "flow.np", "convolve2d conv2", "flow.nn.conv2d in a job is it" },
-  { "flow.np.linalg", "eig eigvals", "flow.np.linalg.eigh is that of a symmetric matrix" },
 }
 
 local advice = {}

@@ -3,8 +3,8 @@
 -- sorts and counts in np/order.lua, what gives and takes places in np/places.lua, what cuts and repeats in
 -- np/shape.lua, what sums up data in np/statistics.lua, what goes along curves in np/curves.lua, what reads and writes
 -- files in np/files.lua, np/sounds.lua, np/text.lua and np/torch7.lua, other sizes of pictures in np/pictures.lua;
--- linear algebra is in np/products.lua, np/linear.lua, np/equations.lua and np/factors.lua; methods and operators of
--- arrays are in ndarray.lua.
+-- linear algebra is in np/products.lua, np/linear.lua, np/equations.lua, np/factors.lua and np/eigenvalues.lua; methods
+-- and operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -320,6 +320,7 @@ require "moonflow.np.products"
 require "moonflow.np.linear"
 require "moonflow.np.equations"
 require "moonflow.np.factors"
+require "moonflow.np.eigenvalues"
 require "moonflow.np.spectra"
 require "moonflow.np.statistics"
 require "moonflow.np.curves"

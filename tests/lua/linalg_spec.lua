@@ -97,6 +97,34 @@ describe("flow.linalg", function()
     end)
   end)
 
+  it("has exp of matrices, as the array function has it", function()
+    -- A quarter of a turn about an axis, and a velocity that is added up.
+    local quarter = math.pi / 2
+    local matrices = np.array({ { { 0, -quarter }, { quarter, 0 } }, { { 0, 7 }, { 0, 0 } } }, "float64")
+    local exps = np.array({ { { 0, -1 }, { 1, 0 } }, { { 1, 7 }, { 0, 1 } } }, "float64")
+    near(exps, run({ matrices }, function(a) return linalg.expm(a) end), 1e-15)
+    near(exps, np.linalg.expm(matrices), 1e-15)
+    for _, size in ipairs { 1e-9, 0.5, 20, 300 } do
+      local x = drawn(4, 4) * size
+      local turn = np.linalg.expm(x - turned(x))
+      near(np.eye(4, { dtype = "float64" }), np.matmul(turn, turned(turn)), 1e-12)
+      near(turn, run({ x - turned(x) }, function(a) return linalg.expm(a) end), 1e-15)
+    end
+    near(np.exp(np.array { { 2 } }), run({ np.array { { 2 } } }, function(a) return linalg.expm(a) end), 1e-6)
+    local large = np.array({ { { -6000 } }, { { 3 } } }, "float64")
+    assert.equal("nan", tostring(run({ large }, function(a) return linalg.expm(a) end):ravel()[0]))
+    near(np.array({ { { 0 } }, { { math.exp(3) } } }, "float64"), np.linalg.expm(large), 1e-13)
+    assert.same({ 0, 2, 2 }, np.linalg.expm(np.zeros { 0, 2, 2 }).shape:table())
+    assert.is_true(np.isnan(np.linalg.expm { { 1 / 0, 0 }, { 0, 1 } }):all())
+    check_slopes(drawn(3, 3) * 4, function(a) return linalg.expm(a) end)
+    raises("invalid_argument", "x is (2, 3), it needs square matrices in its last two axes", function()
+      run({ np.ones { 2, 3 } }, function(a) return linalg.expm(a) end)
+    end)
+    raises("invalid_argument", "x is int32, wanted float32 or float64", function()
+      run({ np.ones({ 2, 2 }, "int32") }, function(a) return linalg.expm(a) end)
+    end)
+  end)
+
   it("has gradients, and these have gradients too", function()
     local x, rhs = positive(3, 3), drawn(3, 2)
     check_slopes(x, function(a) return linalg.cholesky(a) end)

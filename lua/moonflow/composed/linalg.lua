@@ -1,5 +1,7 @@
 --- flow.linalg: what is made of matrices beside its ops.
 
+local exponentials = require "moonflow.formulas.exponentials"
+local np = require "moonflow.np.functions"
 local ops = require "moonflow.ops"
 local tools = require "moonflow.composed.tools"
 
@@ -23,4 +25,29 @@ errors: less than two axes]],
     for i = 0, math.min(rows, columns) - 1 do places[i + 1] = i * (columns + 1) end
     sizes[#sizes + 1] = rows * columns
     return tools.new(t, signature, given.name):pick(flow.reshape(given.x, sizes), #sizes - 1, places)
+  end)
+
+-- Enough for a norm of 5500; a float64 is finite up to an exponent of 709.
+local HALVINGS = 10
+
+ops.define("linalg.expm", { { "x", "blob" } }, [[
+exp of square matrices, in the last two axes of x: the sum of x^k / k! with powers of the matrix.
+  x' = A x has the solution x(t) = expm(A t) x(0); of a skew-symmetric A expm(A) is a rotation.
+shapes: x (..., n, n) -> out (..., n, n)
+dtypes: float32, float64 -> the same
+note: NaN where the sizes of the elements of a row add up to more than 5500; exp of such a number is infinite.
+source: Higham, The scaling and squaring method for the matrix exponential revisited (2005)
+errors: matrices that are not square]],
+  function(given, t, signature)
+    local x = given.x
+    local rank = #x.shape
+    if rank < 2 or x.shape[rank - 1] ~= x.shape[rank - 2] then
+      signature:fail((": x is %s, it needs square matrices in its last two axes"):format(tostring(x.shape)))
+    end
+    if x.dtype ~= "float32" and x.dtype ~= "float64" then
+      signature:fail((": x is %s, wanted float32 or float64; flow.cast(x, flow.float32) makes it one"):format(
+        tostring(x.dtype)))
+    end
+    local eye = np.eye(x.shape[rank - 1], { dtype = x.dtype })
+    return exponentials.of(tools.new(t, signature, given.name or t:unnamed("Expm")), x, eye, HALVINGS)
   end)

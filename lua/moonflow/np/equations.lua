@@ -1,12 +1,14 @@
---- What the ops of flow.linalg compute, in flow.np.linalg: solve, inv, det, slogdet and cholesky, and matrix_power,
+--- What flow.linalg computes in jobs, in flow.np.linalg: solve, inv, det, slogdet, cholesky and expm, and matrix_power,
 -- which may need an inverse. In double precision.
 
 local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
+local exponentials = require "moonflow.formulas.exponentials"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 local stacks = require "moonflow.np.stacks"
+local tools_of = require "moonflow.np.tools"
 
 local as_array, cast, evaluate, floating = ndarray.as_array, ndarray.cast, ndarray.evaluate, ndarray.floating
 local abs, floor, fail, signature = math.abs, math.floor, errors.raise, arguments.signature
@@ -116,4 +118,16 @@ function linalg.matrix_power(...)
     if n > 0 then a = np.matmul(a, a) end
   end
   return cast(result, dtype)
+end
+
+local expm_signature = signature("np.linalg.expm", { { "a", "any" } })
+--- exp of a square matrix, the sum of a^k / k! with powers of the matrix: x' = a x has the solution
+--- x(t) = expm(a t) x(0). Of a stack (..., n, n) that of each. Where an element is not finite the result is NaN.
+function linalg.expm(...)
+  local a = square(expm_signature:parse(...).a, "np.linalg.expm")
+  if a.nbytes == 0 then return np.zeros_like(a) end
+  local x = cast(a, "float64")
+  local norm = np.max(np.sum(np.abs(x), -1))
+  local eye = np.eye(x.shape[x.rank - 1], "float64")
+  return cast(exponentials.of(tools_of(expm_signature), x, eye, exponentials.halvings(norm)), a.dtype)
 end
