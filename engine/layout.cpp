@@ -52,7 +52,7 @@ class LayoutStage {
       if (!lasts(input)) return false;
       any = any || is_kept(input);
     }
-    return any && node.op->writes.empty();
+    return any && node.op->writes.empty() && !node.op->meets_others;
   }
 
   bool heeds_readers(const Node& node) const {

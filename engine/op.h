@@ -259,6 +259,7 @@ struct OpDef {
   std::vector<Sharing> alias = {};    // is the input's memory under another type; the step does nothing
   std::vector<int> writes = {};       // inputs of a group updated in place (variables); such an op has no outputs
   bool random = false;                // depends on (seed, step), so the oracle compares devices but not differences
+  bool meets_others = false;          // other processes take part, so it is done in every run, whatever its inputs are
   NarrowUse narrow = {};
   std::vector<Rewrite> rewrites = {};
   std::vector<Example> examples = {};

@@ -196,6 +196,7 @@ OpDef all_reduce() {
   op.grad = all_reduce_grad;
   op.narrow.in_kernels = true;
   op.on_host = true;
+  op.meets_others = true;
   op.cpu = meeting_kernel("all_reduce", [](const Meeting& meeting, KernelCall& call) {
     const Reduction reduction = reduction_of(call.attrs.string("reduction"));
     std::vector<Together> groups;
@@ -249,6 +250,7 @@ OpDef broadcast() {
   };
   op.narrow.in_kernels = true;
   op.on_host = true;
+  op.meets_others = true;
   op.cpu = meeting_kernel("broadcast_from", [](const Meeting&, KernelCall& call) {
     const int root = static_cast<int>(call.attrs.integer("root"));
     return [root, bytes = call.inputs[0].bytes()](Meeting& held, const LaunchCall& launch) {
@@ -288,6 +290,7 @@ OpDef all_gather() {
   };
   op.narrow.in_kernels = true;
   op.on_host = true;
+  op.meets_others = true;
   op.cpu = meeting_kernel("all_gather", [](const Meeting&, KernelCall& call) {
     return [bytes = call.inputs[0].bytes()](Meeting& held, const LaunchCall& launch) {
       char* const out = static_cast<char*>(launch.outputs[0]);

@@ -178,6 +178,24 @@ describe("several processes", function()
     end
   end)
 
+  it("meet in every run, also where each gives nothing but a variable", function()
+    assert.same({ "1 1", "1 1", "5 1", "5 1" }, lines_of(2, [[
+      local rank = distributed.join()
+      local w = function() return flow.get_variable("w", { shape = {}, initializer = flow.ones_initializer() }) end
+      local job = flow.global_function { inputs = {}, returns = tp.Tuple { tp.Numpy, tp.Numpy } } (function()
+        return distributed.broadcast(w()), distributed.all_reduce(w(), "min")
+      end)
+      local function tell()
+        local first, least = job()
+        distributed.barrier()
+        say(first:item(), least:item())
+      end
+      tell()
+      if rank == 0 then flow.load_variables { w = np.array(5):astype("float32") } end
+      tell()
+    ]]))
+  end)
+
   it("descend through what they gather, reduce and broadcast as a process alone does", function()
     local script = [[
       flow.set_seed(5)
