@@ -39,12 +39,12 @@ bool is_writer(const Draft& draft, NodeId id) {
 
 // Who reads and who updates each variable, by its root value: under any alias. Updates are in the order of their age,
 // and a fused one is as old as what it replaces.
-struct Uses {
+struct UsesOfVariables {
   std::map<ValueId, std::vector<NodeId>> readers, writers;
 };
 
-Uses uses_of_variables(const Draft& draft) {
-  Uses uses;
+UsesOfVariables uses_of_variables(const Draft& draft) {
+  UsesOfVariables uses;
   for (NodeId id = 0; id < draft.node_count(); ++id) {
     if (!draft.live(id)) continue;
     const Node& node = draft.node(id);
@@ -88,7 +88,7 @@ Precedence precedence_in(const Draft& draft) {
     for (const ValueId input : draft.node(id).inputs)
       if (input != kNone) precedence.add(draft.maker(input), id);
   }
-  Uses uses = uses_of_variables(draft);
+  UsesOfVariables uses = uses_of_variables(draft);
   for (const auto& [variable, writers] : uses.writers) {
     for (size_t i = 0; i < writers.size(); ++i) {
       // Writers of one variable keep their order; those after the first read what the one before wrote.
@@ -100,11 +100,36 @@ Precedence precedence_in(const Draft& draft) {
   return precedence;
 }
 
+// Nodes wait for each other in a circle: updates, or what fusions have joined.
+void fail_in_circle(const Draft& draft, const Precedence& precedence) {
+  const auto& [followers, waits_for] = precedence;
+  std::vector<NodeId> before(draft.node_count(), kNone);  // one of those that it waits for
+  NodeId in_circle = kNone;
+  for (NodeId id = 0; id < draft.node_count(); ++id) {
+    if (!draft.live(id) || waits_for[id] == 0) continue;
+    in_circle = id;
+    for (const NodeId follower : followers[id]) before[follower] = id;
+  }
+  for (NodeId step = 0; step < draft.node_count(); ++step) in_circle = before[in_circle];
+  NodeId blamed = in_circle;
+  for (NodeId id = before[in_circle]; id != in_circle; id = before[id])
+    if (is_writer(draft, id)) blamed = id;
+  const Node& node = draft.node(blamed);
+  blaming(node.describe(), node.site, [&] {
+    require(!is_writer(draft, blamed), ErrorCode::InvalidArgument,
+            "two updates each read what the other writes, so there is no order that gives both the old value");
+    fail(ErrorCode::Internal,
+         "waits for itself since ops were fused, a fault of Moonflow's; they are not where a watch "
+         "sees what is between them");
+  });
+}
+
 // Nodes in an order that respects data, and in which a writer of a variable comes after all readers of its old value.
 // Among what is ready, the oldest node comes first and writers come last, so that everything that can fail has run
 // before the first write.
 std::vector<NodeId> order(const Draft& draft) {
-  auto [followers, waits_for] = precedence_in(draft);
+  Precedence precedence = precedence_in(draft);
+  auto& [followers, waits_for] = precedence;
   using Ready = std::tuple<bool, int, NodeId>;  // (writer, age, id)
   std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
   const auto note_ready = [&](NodeId id) { ready.emplace(is_writer(draft, id), draft.rank(id), id); };
@@ -122,8 +147,7 @@ std::vector<NodeId> order(const Draft& draft) {
     for (const NodeId follower : followers[id])
       if (--waits_for[follower] == 0) note_ready(follower);
   }
-  require(sequence.size() == live_count, ErrorCode::InvalidArgument,
-          "two updates each read what the other writes, so there is no order that gives both the old value");
+  if (sequence.size() < live_count) fail_in_circle(draft, precedence);
   return sequence;
 }
 
@@ -187,8 +211,7 @@ std::optional<DType> narrow_dtype(const Node& node, const std::vector<TensorType
   return is_narrow(dtype) ? std::optional(dtype) : std::nullopt;
 }
 
-Step prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, const DraftStep& drafted) {
-  Device& device = *plan.device;
+Step prepare(Device& device, const Draft& draft, const LaidOut& laid_out, const DraftStep& drafted) {
   const Node& node = *drafted.node;
   Step step;
   step.site = node.site;
@@ -221,8 +244,8 @@ Step prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Draf
   return step;
 }
 
-// Finds what no step makes, and prepares every launch.
-Sources prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out) {
+// Finds what no step makes.
+Sources find_sources(Plan& plan, const Draft& draft) {
   Device& device = *plan.device;
   Sources sources(draft.value_count());
   const std::unique_ptr<Stream> stream = device.make_stream();
@@ -241,12 +264,14 @@ Sources prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out) {
       sources.address[node.outputs[0]] = static_cast<char*>(plan.constants.back().data());
     }
   }
+  return sources;
+}
 
+void prepare_steps(Plan& plan, const Draft& draft, const LaidOut& laid_out) {
   for (const DraftStep& drafted : laid_out.steps) {
-    plan.steps.push_back(prepare(plan, draft, laid_out, drafted));
+    plan.steps.push_back(prepare(*plan.device, draft, laid_out, drafted));
     plan.kept_steps += drafted.kept ? 1 : 0;
   }
-  return sources;
 }
 
 // ---- branch --------------------------------------------------------------------------------------------------
@@ -255,12 +280,12 @@ Sources prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out) {
 // the readers of what it overwrites and the writer before it. That holds for variables, and for the note of faults:
 // steps that may find one write it, and whoever writes variables looks there first.
 std::vector<StepWork> weigh(const Plan& plan, const Draft& draft, const LaidOut& laid_out, const Sources& sources) {
-  struct Uses {
+  struct LastUses {
     int writer = -1;
     std::vector<int> readers = {};  // since then
   };
   constexpr int kFaultNote = -1;
-  std::map<int, Uses> uses;                          // by variable
+  std::map<int, LastUses> uses;                      // by variable
   std::vector<int> makers(draft.value_count(), -1);  // by origin
   std::vector<StepWork> works;
   for (int at = 0; at < static_cast<int>(plan.steps.size()); ++at) {
@@ -275,7 +300,7 @@ std::vector<StepWork> weigh(const Plan& plan, const Draft& draft, const LaidOut&
       work.phase = std::max(work.phase, works[before].phase);
     };
     const auto use = [&](int what, bool writes) {
-      Uses& known = uses[what];
+      LastUses& known = uses[what];
       needs(known.writer);
       if (!writes) return known.readers.push_back(at);
       for (const int reader : known.readers) needs(reader);
@@ -500,7 +525,8 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
     place(draft, sequence, *device);
     LaidOut laid_out = lay_out(draft, sequence, *device);
     keep(draft, *device, laid_out);
-    Sources sources = prepare(*plan, draft, laid_out);
+    Sources sources = find_sources(*plan, draft);
+    prepare_steps(*plan, draft, laid_out);
     const Storage storage = branch(*plan, draft, laid_out, sources);
     make_arena(*plan, draft, laid_out, storage);
     find_forms(*plan, draft, laid_out, sources, variables);

@@ -1,7 +1,6 @@
 #include "engine/rewriter.h"
 
 #include <algorithm>
-#include <set>
 
 namespace moonflow {
 
@@ -12,13 +11,14 @@ int later_repeated(int part, int other) {
 }
 
 bool follows_from(const Rewriter& graph, ValueId value, NodeId node) {
-  std::set<NodeId> seen;
+  std::vector<bool> seen(graph.node_count());
   std::vector<NodeId> next{graph.maker(value)};
   while (!next.empty()) {
     const NodeId id = next.back();
     next.pop_back();
     if (id == node) return true;
-    if (!seen.insert(id).second) continue;
+    if (seen[id]) continue;
+    seen[id] = true;
     for (const ValueId input : graph.node(id).inputs)
       if (input != kNone) next.push_back(graph.maker(input));
   }

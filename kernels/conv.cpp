@@ -169,7 +169,8 @@ bool fuse_bias(Rewriter& graph, NodeId id) {
   return true;
 }
 
-// The gradients of filter and bias read the same dy, and oneDNN has both in one pass.
+// The gradients of filter and bias read the same dy, and oneDNN has both in one pass. What the filter goes over may be
+// made of the bias' gradient, where gradients are what a net computes with.
 bool fuse_bias_grad(Rewriter& graph, NodeId id) {
   const Node& filter_grad = graph.node(id);
   const ValueId dy = filter_grad.inputs[0];
@@ -178,6 +179,7 @@ bool fuse_bias_grad(Rewriter& graph, NodeId id) {
     const Node& bias_grad = graph.node(reader);
     if (bias_grad.op->name != "bias_grad" || !same_channels(bias_grad, filter_grad, spatial_axes)) continue;
     if (graph.type(bias_grad.outputs[0]).dtype != graph.type(filter_grad.outputs[0]).dtype) continue;
+    if (follows_from(graph, filter_grad.inputs[1], reader)) continue;
     graph.fuse({id, reader}, text("conv", spatial_axes, "d_filter_bias_grad"), filter_grad.inputs, filter_grad.attrs,
                {filter_grad.outputs[0], bias_grad.outputs[0]});
     return true;

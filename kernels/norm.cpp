@@ -69,6 +69,7 @@ bool fuse_relu(Rewriter& graph, NodeId id) {
     const Node& add = graph.node(next);
     const ValueId other = add.inputs[add.inputs[0] == norm.outputs[0] ? 1 : 0];
     if (other == norm.outputs[0] || graph.type(other) != graph.type(norm.outputs[0])) return false;
+    if (follows_from(graph, other, id)) return false;  // by its statistics, as a gradient through it does
     inputs.push_back(other);
     nodes.push_back(next);
     next = graph.sole_reader(add.outputs[0]);
