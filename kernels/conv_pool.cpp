@@ -113,7 +113,7 @@ template <class T>
 void pool_windows(const ImageSize& size, bool channels_last, const T* all, T* out, uint8_t* places) {
   each_window(size, channels_last, [=](int64_t at, const std::array<int64_t, 4>& window) {
     uint8_t best = 0;
-    for (uint8_t i = 1; i < 4; ++i) best = all[window[i]] > all[window[best]] ? i : best;
+    for (uint8_t i = 1; i < 4; ++i) best = gives_way(all[window[best]], all[window[i]]) ? i : best;
     out[at] = all[window[best]] < 0 ? T(0) : all[window[best]];
     places[at] = out[at] > 0 ? best : 4;
   });

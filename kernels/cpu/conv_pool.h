@@ -15,16 +15,20 @@ void activate(Activation activation, typename R::Vector& sums) {
   if (activation == Activation::Relu6) sums = sums > 6 ? typename R::Vector{} + 6 : sums;
 }
 
-// The largest of a window after relu, and its number among them in row-major order; 4 where relu lets nothing through.
+// The largest of a window after relu, and its number among them in row-major order; 4 where it is not positive.
 template <class R>
 void pool_window(const typename R::Vector& a, const typename R::Vector& b, const typename R::Vector& c,
                  const typename R::Vector& d, float* out, uint8_t* places) {
   using Vector = typename R::Vector;
   using Integers = typename R::Integers;
-  const Vector above = b > a ? b : a, below = d > c ? d : c, most = below > above ? below : above;
-  const Integers place = below > above ? 2 - (d > c) : Integers{} - (b > a);
+  // As gives_way() of numbers: NaN to any number.
+  const Integers to_b = (b > a) | ((a != a) & (b == b)), to_d = (d > c) | ((c != c) & (d == d));
+  const Vector above = to_b ? b : a, below = to_d ? d : c;
+  const Integers to_below = (below > above) | ((above != above) & (below == below));
+  const Vector most = to_below ? below : above;
+  const Integers place = to_below ? 2 - to_d : Integers{} - to_b;
   R::at(out) = most < 0 ? Vector{} : most;
-  R::narrow(most <= 0 ? Integers{} + 4 : place, places);
+  R::narrow(most > 0 ? place : Integers{} + 4, places);
 }
 
 // What comes back to the place of that number: the gradient, where the maximum was there.

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/parts.h"
+#include "kernels/pool.h"
 
 namespace moonflow::cuda {
 
@@ -16,7 +17,7 @@ MOONFLOW_DEVICE uint8_t relu_maximum(const T (&window)[4], T& most) {
   T largest = window[0];
   MOONFLOW_UNROLL
   for (int i = 1; i < 4; ++i) {
-    if (!(window[i] > largest)) continue;
+    if (!gives_way(largest, window[i])) continue;
     largest = window[i];
     place = static_cast<uint8_t>(i);
   }

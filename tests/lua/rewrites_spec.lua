@@ -384,3 +384,88 @@ describe("an activation with what is before it lets a NaN through", function()
     end
   end)
 end)
+
+describe("max pooling takes a NaN where a window holds nothing else", function()
+  local none, places = 0 / 0, { { 0, 0 }, { 0, 1 }, { 1, 0 }, { 1, 1 } }
+
+  it("behind a convolution with relu, whatever is taken together", function()
+    for _, channels in ipairs { 1, 16 } do
+      for _, place in ipairs(places) do
+        -- The infinity makes -infinity of three places of the first window, and NaN of this one.
+        local x, w = np.zeros { 1, channels, 8, 8 }, np.full({ 16, channels, 3, 3 }, -1)
+        x:set(0, 0, 0, 0, math.huge)
+        w:set(("..., %d, %d"):format(1 - place[1], 1 - place[2]), 0)
+        local function body(shown)
+          return function(a, b)
+            local y = flow.nn.relu(flow.nn.bias_add(flow.nn.conv2d(a, b, { padding = "SAME" }), np.zeros { 16 }))
+            local pooled = flow.nn.max_pool2d(y, { ksize = 2, strides = 2 })
+            if shown then return y, pooled end
+            return pooled
+          end
+        end
+        local config = { winograd = false }
+        local y, apart = run({ x, w }, body(true),
+          { returns = tp.Tuple { tp.Numpy, tp.Numpy }, function_config = config })
+        assert.equal(16, np.isnan(y):sum())
+        local what = ("%d channels, place %d, %d"):format(channels, unpack(place))
+        assert.is_true(apart == np.zeros { 1, 16, 4, 4 }, what)
+        assert.is_true(run({ x, w }, body(false), { function_config = config }) == apart, what)
+        flow.clear_default_session()
+      end
+    end
+  end)
+
+  it("and its gradient goes to a number", function()
+    for _, channels in ipairs { 4, 8, 16, 40 } do
+      for _, with_relu in ipairs { false, true } do
+        for i, place in ipairs(places) do
+          local x, largest = np.ones { 1, 2, 2, channels }, places[i % 4 + 1]
+          x:set(0, place[1], place[2], 0, none)
+          x:set(0, largest[1], largest[2], 0, 5)
+          x:set(("0, :, :, %d"):format(channels - 1), none)
+          local pooled, gradient = run({ x }, function(a)
+            local y = with_relu and flow.nn.relu(a) or a
+            y = flow.nn.max_pool2d(y, { ksize = 2, strides = 2, data_format = "NHWC" })
+            return y, flow.gradients(y, a)
+          end, { returns = tp.Tuple { tp.Numpy, tp.Numpy } })
+          local what = ("%d channels, %s, place %d"):format(channels, tostring(with_relu), i)
+          assert.equal(5, pooled:at(0, 0, 0, 0), what)
+          assert.equal(channels - 1, gradient:slice((":, :, :, :%d"):format(channels - 1)):sum(), what)
+          assert.equal(1, gradient:at(0, largest[1], largest[2], 0), what)
+          -- Where there is nothing but NaN the first one has it, and relu lets nothing by.
+          same({ { with_relu and 0 or 1, 0 }, { 0, 0 } }, gradient:slice(("0, :, :, %d"):format(channels - 1)))
+          flow.clear_default_session()
+        end
+      end
+    end
+  end)
+end)
+
+-- What is taken together is there at once, so nothing in it may wait for another part of it.
+describe("gradients that a net computes with", function()
+  it("may come into the convolution whose bias they are of", function()
+    local x, w, b = np.ones { 1, 2, 5, 5 }, np.full({ 3, 2, 3, 3 }, 0.5), np.zeros { 3 }
+    local function conv(a, f) return flow.nn.conv2d(a, f, { padding = "SAME" }) end
+    local of_bias, of_filter = run({ x, w, b }, function(a, f, c)
+      local of_bias = flow.gradients(flow.nn.bias_add(conv(a, f), c), c)
+      return of_bias, flow.gradients(conv(a * flow.math.reduce_sum(of_bias), f), f)
+    end, { returns = tp.Tuple { tp.Numpy, tp.Numpy } })
+    same({ 25, 25, 25 }, of_bias)
+    assert.equal(75 * 25, of_filter:at(0, 0, 1, 1))
+  end)
+
+  it("may be added to the norm that they go through", function()
+    local x = np.random.default_rng(1):normal(0, 1, { 2, 4, 5, 5 }):astype(flow.float)
+    local function given(with_relu)
+      flow.clear_default_session()
+      return run({ x }, function(a)
+        local y = flow.layers.batch_normalization(a, { name = "norm" })
+        local sum = y + flow.gradients(flow.math.reduce_sum(y ^ 3), a)
+        flow.optimizer.SGD(rate, { momentum = 0 }):minimize(flow.math.reduce_sum(sum))
+        return with_relu and flow.nn.relu(sum) or sum
+      end, { type = "train" })
+    end
+    local sum = given(false)
+    checks.near(np.maximum(sum, 0), given(true), 1e-5)
+  end)
+end)
