@@ -225,18 +225,28 @@ int close(lua_State* L) {
 
 // ---- variables and memory ------------------------------------------------------------------------------------
 
+struct KnownVariable {
+  std::string name;
+  TensorType type;
+  bool initialised;
+};
+
 int variables(lua_State* L) {
   lua_settop(L, 1);
-  auto& names = keep<std::vector<std::string>>(L);
-  protect(L, [&] { names = any_session(L).variables().names(); });
-  Session& session = *find_box<SessionBox>(L, 1)->session;
-  push_list(L, names, [&](lua_State*, const std::string& name) {
-    const Variable* variable = nullptr;
-    protect(L, [&] { variable = session.variables().find(name); });
-    lua_createtable(L, 0, 4);
-    set_string(L, "name", name);
-    set_type(L, variable->type);
-    set_flag(L, "initialised", variable->initialised());
+  // Copied before anything is pushed: a finalizer that runs meanwhile may forget variables.
+  auto& known = keep<std::vector<KnownVariable>>(L);
+  protect(L, [&] {
+    Variables& variables = any_session(L).variables();
+    for (const std::string& name : variables.names()) {
+      const Variable& variable = *variables.find(name);
+      known.push_back({name, variable.type, variable.initialised()});
+    }
+  });
+  push_list(L, known, [](lua_State* to, const KnownVariable& variable) {
+    lua_createtable(to, 0, 4);
+    set_string(to, "name", variable.name);
+    set_type(to, variable.type);
+    set_flag(to, "initialised", variable.initialised);
   });
   return 1;
 }
