@@ -116,7 +116,7 @@ double dense_flops(const KernelCall& call) {
 bool fuse_dense(Rewriter& graph, NodeId id) {
   const Node& matmul = graph.node(id);
   const bool fits = graph.type(matmul.outputs[0]).shape.rank() == 2 && !matmul.attrs.flag("transpose_a") &&
-                    matmul.attrs.flag("transpose_b");
+                    matmul.attrs.flag("transpose_b") && !matmul.attrs.flag("precise");
   const NodeId bias_id = fits ? graph.sole_reader(matmul.outputs[0]) : kNone;
   if (bias_id == kNone || graph.node(bias_id).op->name != "bias_add") return false;
   const Node& bias_add = graph.node(bias_id);

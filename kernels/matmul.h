@@ -21,7 +21,7 @@ Product matmul_product(const Attrs& attrs, const Shape& a, const Shape& b);
 Product dense_product(const Shape& x, const Shape& weight);
 double flops_of(const Product& sizes);
 
-// Whether the attributes of a matmul say these transposes, and nothing of mixed precision.
+// Whether the attributes of a matmul say these transposes, and nothing of its precision.
 bool is_plain_product(const Attrs& matmul, bool transpose_a, bool transpose_b);
 
 }  // namespace moonflow

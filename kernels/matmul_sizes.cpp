@@ -41,7 +41,7 @@ Product dense_product(const Shape& x, const Shape& weight) {
 
 bool is_plain_product(const Attrs& matmul, bool transpose_a, bool transpose_b) {
   return matmul.flag("transpose_a") == transpose_a && matmul.flag("transpose_b") == transpose_b &&
-         matmul.string("mixed").empty();
+         matmul.string("mixed").empty() && !matmul.flag("precise");
 }
 
 }  // namespace moonflow

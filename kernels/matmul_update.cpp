@@ -74,7 +74,7 @@ bool fuse_product(Rewriter& graph, NodeId id, bool narrow) {
   if (update.inputs.size() != update.op->inputs.size()) return false;  // of several variables
   // Whether it happens at all is for its gradient to say, which then has to be there before.
   if (update.inputs.back() != kNone) return false;
-  if (graph.type(gradient).shape.rank() != 2) return false;
+  if (graph.type(gradient).shape.rank() != 2 || product.attrs.flag("precise")) return false;
   if (narrow != (product.attrs.string("mixed") == "float32")) return false;
   // What may have overflowed is looked at before, so a gradient in float16 is stored.
   if (narrow && product.attrs.dtype("rounds_to") != DType::BFloat16) return false;
