@@ -151,7 +151,8 @@ void prepare_parts(lua_State* L, int index, const std::shared_ptr<HostMemory>& m
   const GraphBox& graph = box_at<GraphBox>(L, index, "a graph");
   const auto first = static_cast<Token>(integer_at(L, index + 1, "first", 0, INT_MAX));
   const auto last = static_cast<Token>(integer_at(L, index + 2, "last", 0, INT_MAX));
-  const std::vector<int64_t> numbers = dims_at(L, index + 3, "counters");
+  std::vector<int64_t> numbers;  // two for each
+  each_at(L, index + 3, "counters", [&](int at) { numbers.push_back(integer_at(L, at, "counters")); });
   std::vector<Counter> counters;
   for (size_t i = 0; i + 1 < numbers.size(); i += 2) counters.push_back({numbers[i], numbers[i + 1]});
   box.call = graph.session->prepare(*graph.graph, graph.job, make_real_time_cpu_device(memory), first, last,

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 
+#include "engine/default_floats.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fault.h"
@@ -69,6 +70,7 @@ class HostedStep {
 
   // Throws what failed under this number.
   void explain(int64_t number) {
+    require(number != kUntold, ErrorCode::OutOfMemory, "failed, and there was no memory left to note why");
     std::exception_ptr what;
     {
       const std::lock_guard lock(mutex_);
@@ -93,16 +95,27 @@ class HostedStep {
   Range range(const Part& part) const { return {memory_ + part.offset, part.bytes}; }
   Range failure_note() const { return {failure_, sizeof *failure_}; }
 
+  // On a thread of the driver's, which has its floating point from whoever started it.
   void compute() noexcept {
+    const DefaultFloats defaults;
     *failure_ = 0;
     try {
       NoStream none;
       compute_({none, input_addresses_.data(), output_addresses_.data(), memory_ + scratch_.offset});
     } catch (...) {
-      const std::lock_guard lock(mutex_);
-      failures_[*failure_ = ++failed_] = std::current_exception();
+      *failure_ = kUntold;
+      note(std::current_exception());
     }
   }
+
+  void note(const std::exception_ptr& what) noexcept try {
+    const std::lock_guard lock(mutex_);
+    failures_[failed_ + 1] = what;
+    *failure_ = ++failed_;
+  } catch (const std::bad_alloc&) {
+  }
+
+  static constexpr int64_t kUntold = -1;
 
   Device& device_;
   Launch compute_;
