@@ -138,6 +138,7 @@ std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses,
   // Only what lies on a path from one of `values` to a loss is differentiated. A value is needed when it is on the way
   // from one of them; a node is met from behind when one of its outputs has a gradient.
   const Stretch stretch = between(graph, values, losses);
+  const NodeId first_appended = static_cast<NodeId>(graph.nodes().size());
   const OfValues<bool> needed = reached_from(graph, stretch, values, has_gradient);
   OfValues<ValueId> grads(stretch, kNone);
   Seen seen(graph);
@@ -179,6 +180,8 @@ std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses,
       if (input_grads[i] != kNone && needed(node.inputs[i])) add(node.inputs[i], input_grads[i]);
   }
 
+  graph.note_gradients(first_appended);
+
   std::vector<ValueId> result;
   for (const ValueId value : values) result.push_back(grads(value));
   return result;
@@ -186,15 +189,24 @@ std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses,
 
 NodeId stops_gradient(const Graph& graph, const std::vector<ValueId>& losses, ValueId value) {
   const std::vector<bool> leads = leading_to(graph, losses);
-  const auto lets_by = [&](const Node& node) {
-    return has_gradient(node) && std::any_of(node.outputs.begin(), node.outputs.end(),
-                                             [&](ValueId output) { return is_floating(graph.type(output).dtype); });
+  const auto gives_fractions = [&](const Node& node) {
+    return std::any_of(node.outputs.begin(), node.outputs.end(),
+                       [&](ValueId output) { return is_floating(graph.type(output).dtype); });
   };
-  const OfValues<bool> reached = reached_from(graph, all_of(graph), {value}, lets_by);
-  for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes().size()); ++id) {
+  const auto lets_by = [&](const Node& node) { return has_gradient(node) && gives_fractions(node); };
+  const Stretch all = all_of(graph);
+  const OfValues<bool> reached = reached_from(graph, all, {value}, lets_by);
+  OfValues<bool> counted(all, false);  // made by comparing or counting what is reached
+  for (NodeId id = 0; id < all.end_node; ++id) {
     const Node& node = graph.node(id);
+    const bool is_on_way = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return leads[v]; });
+    // Where a gradient goes by a comparison it is 0 beside the jump, as is that of relu.
+    for (const ValueId input : node.inputs)
+      if (is_on_way && !node.of_gradient && input != kNone && counted(input)) return graph.value(input).node;
     if (lets_by(node) || std::none_of(node.inputs.begin(), node.inputs.end(), std::cref(reached))) continue;
-    if (std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) { return leads[output]; })) return id;
+    if (is_on_way && gives_fractions(node)) return id;
+    if (!gives_fractions(node))
+      for (const ValueId output : node.outputs) counted.set(output, true);
   }
   return kNone;
 }

@@ -19,8 +19,9 @@ std::vector<bool> computed_from(const Graph& graph, const std::vector<ValueId>& 
 std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses, const std::vector<ValueId>& seeds,
                                const std::vector<ValueId>& values);
 
-// The first node on a way from `value` to one of `losses` that lets no gradient by: an op without one, or one that gives
-// no fraction. kNone where there is none, so that a gradient which does not exist either is 0 by the ops' own rules.
+// The first node on a way from `value` to one of `losses` that lets no gradient by: an op without one, or one that
+// gives no fraction, unless only gradients go by what it gives. kNone where there is none, so that a gradient which
+// does not exist either is 0 by the ops' own rules.
 NodeId stops_gradient(const Graph& graph, const std::vector<ValueId>& losses, ValueId value);
 
 }  // namespace moonflow

@@ -93,6 +93,10 @@ std::vector<ValueId> Graph::append(std::string_view op_name, std::vector<ValueId
   return add(std::move(node), types);
 }
 
+void Graph::note_gradients(NodeId first) {
+  for (NodeId id = first; id < static_cast<NodeId>(nodes_.size()); ++id) nodes_[id].of_gradient = true;
+}
+
 std::vector<ValueId> Graph::repeat(NodeId id, std::vector<ValueId> inputs) {
   const Node& node = nodes_[id];
   std::vector<ValueId> outputs = append(node.op->name, std::move(inputs), node.attrs, node.name + "_again", node.site);

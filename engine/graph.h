@@ -28,10 +28,11 @@ struct Node {
   Attrs attrs;
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
-  std::string name;  // of the op, feed or variable
-  std::string site;  // "file:line" of the user's script
-  Tensor constant;   // only for Kind::Constant
-  int part = 0;      // see Graph::part
+  std::string name;          // of the op, feed or variable
+  std::string site;          // "file:line" of the user's script
+  Tensor constant;           // only for Kind::Constant
+  int part = 0;              // see Graph::part
+  bool of_gradient = false;  // appended on the way back from a loss
 
   // "matmul 'hidden'", for messages.
   std::string describe() const;
@@ -58,6 +59,8 @@ class Graph {
   // Appends the node once more, of other values. The part is that of the first, below 0, so nobody takes one for the
   // other.
   std::vector<ValueId> repeat(NodeId node, std::vector<ValueId> inputs);
+  // Notes that all nodes from this one on are of gradients.
+  void note_gradients(NodeId first);
 
   // That of the ops which are appended from now on. What is between two ops of one part above 0 is not kept until
   // gradients want it: they repeat the part, which saves memory and takes its time once more.

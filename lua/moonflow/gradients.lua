@@ -13,7 +13,7 @@ local where = "flow.gradients"
 
 local signature = arguments.signature(where, {
   { "losses", "any" }, { "values", "any" }, { "grad_ys", "any?" }, { "name", "string?" },
-  { "loss_scale_policy", "loss_scale?" },
+  { "loss_scale_policy", "loss_scale?" }, { "unconnected_gradients", "string", "none" },
 })
 
 local kDeepest = 8  -- of nested lists; one may hold itself
@@ -91,29 +91,38 @@ local function names_of(list)
   return table.concat(names, ", ")
 end
 
--- Raises that a value has no gradient, and why. Where all ops on the way have one, it is 0 by their own rules.
-local function zeros_or_why_not(losses, ids, value, t, name, site)
+-- Raises that a value has no gradient, and why, where zeros are not wanted then. Where all ops on the way have one, it
+-- is 0 by their own rules.
+local function zeros_or_why_not(losses, ids, value, t, name, site, wants_zeros)
+  local function zeros() return (t:append("zeros_like", { value.id }, nil, name .. "_zeros", site)) end
+  if wants_zeros then return zeros() end
   local told, one = where .. ": " .. names_of(losses), #losses == 1
   local made = value.site and value.site ~= "" and " (made at " .. value.site .. ")" or ""
   local depends = false
   for _, is in ipairs(t.graph:computed_from({ value.id }, ids)) do depends = depends or is end
   if not depends then
     errors.raise("invalid_argument", told .. (one and " does" or " do") .. " not depend on '" .. value.name
-      .. "'" .. made .. ", so there is no gradient; compute the loss from it, or leave it out of the values", site)
+      .. "'" .. made .. ", so there is no gradient; compute the loss from it, leave it out of the values, or say "
+      .. 'unconnected_gradients = "zero"', site)
   end
   local op, line = t.graph:stops_gradient(ids, value.id)
   if op then
     errors.raise("invalid_argument", told .. (one and " depends" or " depend") .. " on '" .. value.name .. "'" .. made
       .. " only by ways that let no gradient by, such as " .. op .. (line ~= "" and " (" .. line .. ")" or "")
-      .. "; use an op that has a gradient there, or leave it out of the values", site)
+      .. "; use an op that has a gradient there, leave it out of the values, or say "
+      .. 'unconnected_gradients = "zero"', site)
   end
-  return (t:append("zeros_like", { value.id }, nil, name .. "_zeros", site))
+  return zeros()
 end
 
 --- Gradients of the sum of all elements of `losses`, as values of the job.
 local function gradients(...)
   local t = trace.need(where)
   local given = signature:parse(...)
+  local unconnected = given.unconnected_gradients
+  if unconnected ~= "none" and unconnected ~= "zero" then
+    signature:fail((': unconnected_gradients is "none" or "zero", got "%s"'):format(unconnected))
+  end
   local site = errors.site()
   local losses, values = list_of(given.losses, "losses", t), list_of(given.values, "values", t)
   local loss_ids, value_ids = {}, {}
@@ -125,7 +134,7 @@ local function gradients(...)
   local results = {}
   for i, value in ipairs(values) do
     local name = t:claim(given.name and #values > 1 and given.name .. "_" .. i or given.name, "gradients", site)
-    local id = found[i] or zeros_or_why_not(losses, loss_ids, value, t, name, site)
+    local id = found[i] or zeros_or_why_not(losses, loss_ids, value, t, name, site, unconnected == "zero")
     if scaling and found[i] then id = scaling:undone(id, value.dtype, name .. "_unscaled", site) end
     results[i] = blob.new(t, t:append("identity", { id }, nil, name, site), name, site)
   end
@@ -145,7 +154,8 @@ gradients overflow that the loss is made of, the step is left out and the scale 
 shapes: losses and values are a blob or a list of blobs, which may be nested: inputs, results of ops, variables -> a
   blob or a list in the form of `values`, each of its value's shape
 dtypes: float32, float64, bfloat16, float16
-defaults: grad_ys = ones; else a number, array or blob for each loss, of its shape; no loss_scale_policy
+defaults: grad_ys = ones; else a number, array or blob for each loss, of its shape; no loss_scale_policy;
+  unconnected_gradients = "none", with "zero" the first errors below are zeros
 errors: a value that no loss depends on, or only through ops that let no gradient by (argmax, stop_gradient, floor);
   an op on the way of a second gradient that has none. Where that is 0 all over, as of relu, it is zeros]])
 

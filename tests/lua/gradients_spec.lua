@@ -449,6 +449,43 @@ describe("a gradient of a gradient", function()
       return { flow.gradients(flow.gradients(flow.nn.relu(b), b), b) }
     end)
     near(got[1], np.zeros({ 2, 3 }, flow.double), 0)
+    local steps = {
+      maximum = function(b) return flow.math.maximum(b, 0) end,
+      minimum = function(b) return flow.math.minimum(b, 0.5) end,
+      reduce_max = function(b) return flow.math.reduce_max(b, 1) end,
+      where = function(b) return flow.where(b:gt(0), b, 2 * b) end,
+      abs = flow.math.abs,
+    }
+    for name, step in pairs(steps) do
+      local slope, second = unpack(run(x, function(b)
+        local g = flow.gradients(step(b), b)
+        return { g, flow.gradients(g * g, b) }
+      end))
+      assert.is_true(np.abs(slope):max() > 0, name)
+      near(second, np.zeros({ 2, 3 }, flow.double), 0)
+    end
+    -- Beside a comparison that the script makes of the value it is a mistake.
+    checks.refuses("only by ways that let no gradient by, such as greater 'Greater_0'", function()
+      run(x, function(b) return { flow.gradients(flow.cast(b:gt(0), flow.double), b) } end)
+    end)
+  end)
+
+  it("is zero where that is asked for", function()
+    local zero = { unconnected_gradients = "zero" }
+    local got = run(x, function(b)
+      local floor = flow.math.floor(b)
+      return { flow.gradients(flow.ones({ 2 }, { dtype = flow.double }), b, zero), flow.gradients(floor, b, zero),
+               flow.jacobian(flow.gradients(b * 3, b), b, zero), flow.batch_jacobian(floor, b, zero),
+               flow.gradients({ b * 2, floor }, { b }, zero)[1] }
+    end)
+    near(got[1], np.zeros({ 2, 3 }, flow.double), 0)
+    near(got[2], np.zeros({ 2, 3 }, flow.double), 0)
+    near(got[3], np.zeros({ 2, 3, 2, 3 }, flow.double), 0)
+    near(got[4], np.zeros({ 2, 3, 3 }, flow.double), 0)
+    near(got[5], np.full({ 2, 3 }, 2, flow.double), 0)
+    checks.refuses('flow.gradients: unconnected_gradients is "none" or "zero", got "zeros"', function()
+      run(x, function(b) return { flow.gradients(b, b, { unconnected_gradients = "zeros" }) } end)
+    end)
   end)
 
   it("holds a net to its equation: u'' = -u with u(0) = 0 and u'(0) = 1", function()
@@ -611,8 +648,8 @@ describe("a Jacobian", function()
     refused("flow.batch_jacobian: 'Slice_0' is (1, 3) and 'a' is (2, 3), wanted one batch as the first axis of both",
       function(a) return flow.batch_jacobian(flow.slice(a, { 0, 0 }, { 1, 3 }), a) end)
     refused("has no elements", function(a) return flow.jacobian(flow.slice(a, { 0, 0 }, { 0, 3 }), a) end)
-    refused("flow.jacobian: 'Constant_0' does not depend on 'a'; y, which is computed from x, is the first argument",
-      function(a) return flow.jacobian(flow.ones { 2 }, a) end)
+    refused("flow.jacobian: 'Constant_0' does not depend on 'a'; with unconnected_gradients = \"zero\" what changes "
+      .. "with nothing gives zeros", function(a) return flow.jacobian(flow.ones { 2 }, a) end)
     refused("flow.batch_jacobian: 'a' does not depend on 'Exp_0'; y, which is computed from x, is the first argument",
       function(a) return flow.batch_jacobian(a, flow.math.exp(a)) end)
     refused("checks.lua:15) only by ways that let no gradient by, such as floor 'Floor_0' (",

@@ -11,8 +11,10 @@ local flow = ops.functions
 local function check_derivative(y, x, t, signature)
   local from, to = blob.id_of(x, t, signature.where), blob.id_of(y, t, signature.where)
   if not t.graph:computed_from({ from }, { to })[1] then
-    signature:fail((": '%s' does not depend on '%s'; y, which is computed from x, is the first argument"):format(
-      y.name, x.name))
+    local is_reverse = t.graph:computed_from({ to }, { from })[1]
+    signature:fail((": '%s' does not depend on '%s'%s"):format(y.name, x.name, is_reverse
+      and "; y, which is computed from x, is the first argument"
+      or '; with unconnected_gradients = "zero" what changes with nothing gives zeros'))
   end
   local fine, problem = pcall(gradients, y, x)
   if fine then return end
@@ -26,10 +28,11 @@ local function derivatives(given, rows, elements, axis, shape, t, signature)
   for _, size in ipairs(elements) do count = count * size end
   if count == 0 then signature:fail((": '%s' %s has no elements"):format(given.y.name, tostring(given.y.shape))) end
   signature:check_list(count)
-  check_derivative(given.y, given.x, t, signature)
+  local options = { unconnected_gradients = given.unconnected_gradients }
+  if options.unconnected_gradients ~= "zero" then check_derivative(given.y, given.x, t, signature) end
   local flat = flow.reshape(given.y, { rows, count })
   local parts = {}
-  for i = 1, count do parts[i] = gradients(flow.slice(flat, { 0, i - 1 }, { rows, 1 }), given.x) end
+  for i = 1, count do parts[i] = gradients(flow.slice(flat, { 0, i - 1 }, { rows, 1 }), given.x, options) end
   return flow.reshape(flow.stack(parts, axis), shape, { name = given.name or t:unnamed("Jacobian") })
 end
 
@@ -41,12 +44,16 @@ local function joined(...)
   return sizes
 end
 
+local unconnected = { "unconnected_gradients", "string", "none" }
+
 local how_text = [[
+defaults: unconnected_gradients = "none"; with "zero" what does not change with x, as the slope of what is linear, gives
+  zeros in place of an error
 dtypes: float32, float64, bfloat16 or float16
 errors: y has no elements; what flow.gradients refuses
 note: one way back for each element of y, so it is for a few dozen of them, and a plan grows with their number]]
 
-ops.define("jacobian", { { "y", "blob" }, { "x", "blob" } }, [[
+ops.define("jacobian", { { "y", "blob" }, { "x", "blob" }, unconnected }, [[
 How each element of y changes with each element of x.
   out[i..., j...] = d y[i...] / d x[j...]
 The Hessian of a loss is flow.jacobian(flow.gradients(loss, x), x).
@@ -57,7 +64,7 @@ function(given, t, signature)
   return derivatives(given, 1, y, 0, joined(y, x), t, signature)
 end)
 
-ops.define("batch_jacobian", { { "y", "blob" }, { "x", "blob" } }, [[
+ops.define("batch_jacobian", { { "y", "blob" }, { "x", "blob" }, unconnected }, [[
 How each element of a sample of y changes with each element of the same sample of x, where samples do not depend on one
 another.
   out[n, i..., j...] = d y[n, i...] / d x[n, j...]
