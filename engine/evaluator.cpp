@@ -34,7 +34,7 @@ std::unique_ptr<Evaluator::Prepared> Evaluator::prepare(const OpDef& op, const s
   fit_inputs(op, places);
   made->input_count = places.size();
 
-  KernelCall call{*device_, made->attrs, {}, {}, {}, {}, {}};
+  KernelCall call{*device_, made->attrs};
   std::vector<const TensorType*> types;
   for (const ValueId place : places) {
     const TensorType* const type = place == kNone ? nullptr : &*made->inputs[static_cast<size_t>(place)];

@@ -71,7 +71,7 @@ class MixedPrecision {
       if (!draft_.live(id) || node.kind != Node::Op || !node.op->flops || node.op->narrow.role != Role::Computes ||
           is_precise(node))
         continue;
-      KernelCall call{device_, node.attrs, {}, {}, {}, {}, {}};
+      KernelCall call{device_, node.attrs};
       for (const ValueId input : node.inputs) {
         call.inputs.push_back(input == kNone ? TensorType{} : graph_.type(input));
         call.present.push_back(input != kNone);

@@ -149,11 +149,11 @@ using Launch = std::function<void(const LaunchCall&)>;
 struct KernelCall {
   Device& device;
   const Attrs& attrs;
-  std::vector<TensorType> inputs;  // a left-out optional input has present[i] == false
-  std::vector<bool> present;
-  std::vector<TensorType> outputs;
-  std::vector<Layout> input_layouts;
-  std::vector<Layout> output_layouts;
+  std::vector<TensorType> inputs = {};  // a left-out optional input has present[i] == false
+  std::vector<bool> present = {};
+  std::vector<TensorType> outputs = {};
+  std::vector<Layout> input_layouts = {};
+  std::vector<Layout> output_layouts = {};
   int64_t scratch_bytes = 0;  // set by prepare
   // Products and convolutions may round float32 factors to TF32, 10 bits of fraction, and sum in float32.
   bool allow_tf32 = false;

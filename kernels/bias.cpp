@@ -250,8 +250,7 @@ void add_bias(Catalog& catalog) {
   bias_grad.infer = infer_bias_grad;
   bias_grad.grad = grad_bias_grad;
   bias_grad.cpu = {prepare_bias_grad, keep_layout};
-  bias_grad.narrow.role = NarrowUse::Follows;
-  bias_grad.narrow.pays = never_on_cpu;
+  bias_grad.narrow = follows_off_cpu();
   bias_grad.examples = {
       {{f32({5, 3})}},
       {{f32({100, 37})}},

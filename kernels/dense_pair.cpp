@@ -120,7 +120,7 @@ Launch prepare_pair(KernelCall& call) {
   call.scratch_bytes = blocks * first.rows * columns * static_cast<int64_t>(size_of(call.inputs[0].dtype));
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    // To and fro, as prepare_few_rows of matmul.cpp says.
+    // To and fro, as along_rows of cpu/matmul_kernels.cpp says.
     return [=, backwards = false](const LaunchCall& at) mutable {
       run(Pair<T>{first.rows, first.inner, first.columns, columns, at.input<T>(0), at.input<T>(1), at.input<T>(2),
                   at.input<T>(3), at.input<T>(4), relu, relu2, at.output<T>(0), static_cast<T*>(at.scratch)},

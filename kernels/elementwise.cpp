@@ -24,10 +24,7 @@ NarrowUse narrow_use(const std::string& name) {
       "abs",  "add",     "clip_by_value", "elu",      "gelu",    "hardsigmoid", "hardswish",  "hardtanh", "leaky_relu",
       "maximum", "minimum", "mish",        "multiply", "negative", "relu",       "relu6",      "sigmoid",  "softplus",
       "subtract", "swish",  "tanh"};
-  NarrowUse use;
-  if (follow.count(name) > 0) use.role = NarrowUse::Follows;
-  use.pays = never_on_cpu;
-  return use;
+  return follow.count(name) > 0 ? follows_off_cpu() : NarrowUse{};
 }
 
 namespace {

@@ -190,7 +190,8 @@ struct LogicalOr : Cheap {
 };
 
 // ---- one input, and its gradient -----------------------------------------------------------------------------
-// NameGrad(dy, v): v is the op's input x or its output y, whichever needs less work; the table in elementwise.cpp says.
+// NameGrad(dy, v): v is the op's input x or its output y, whichever needs less work; the table in elementwise_rows.h
+// says.
 
 struct None {};  // in place of a gradient
 

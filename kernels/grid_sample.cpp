@@ -259,15 +259,6 @@ void require_grid(const OpCall& call, int grid, DType of_image) {
           " beside x of ", of_image, ", wanted ", wanted);
 }
 
-// It goes along with a narrow image, and the input `grid` stays float32.
-NarrowUse follows(int grid) {
-  NarrowUse use;
-  use.role = NarrowUse::Follows;
-  use.keeps_float32 = {grid};
-  use.pays = never_on_cpu;
-  return use;
-}
-
 std::vector<AttrDef> attributes() {
   return {{"mode", std::string("bilinear"), "\"nearest\", \"bilinear\" or \"bicubic\""},
           {"padding_mode", std::string("zeros"), "what lies outside: \"zeros\", \"border\" or \"reflection\""},
@@ -308,7 +299,7 @@ OpDef grid_sample() {
             has_slopes ? call.op("grid_sample_grid_grad", {call.inputs[0], grid, dy}, call.attrs) : kNone};
   };
   op.cpu = {prepare};
-  op.narrow = follows(1);
+  op.narrow = follows_off_cpu({1});
   const std::string nearest = "nearest", bicubic = "bicubic", border = "border", reflection = "reflection";
   const TensorType x = f32({2, 3, 4, 5}), grid = f32({2, 3, 2, 2});
   const double far = 2;  // times as far from the middle as the edges
@@ -347,7 +338,7 @@ OpDef image_grad(const OpDef& of) {
             call.op("grid_sample", {call.grads[0], grid}, attrs)};
   };
   op.cpu = {prepare_image_grad};
-  op.narrow = follows(0);
+  op.narrow = follows_off_cpu({0});
   for (const Example& example : of.examples) {
     if (!is_floating(example.inputs[0].dtype)) continue;
     const Shape x = example.inputs[0].shape, grid = example.inputs[1].shape;
@@ -374,7 +365,7 @@ OpDef grid_grad(const OpDef& of) {
     return {call.type(1)};
   };
   op.cpu = {prepare_grid_grad};
-  op.narrow = follows(1);
+  op.narrow = follows_off_cpu({1});
   for (const Example& example : of.examples) {
     if (!is_floating(example.inputs[0].dtype)) continue;
     const Shape x = example.inputs[0].shape, grid = example.inputs[1].shape;

@@ -25,15 +25,6 @@ TensorType per_channel_type(const OpCall& call, int x) {
   return {is_narrow(call.dtype(x)) ? DType::Float32 : call.dtype(x), {call.shape(x)[axis]}};
 }
 
-// It goes along with a narrow x where the kernels were made for that, and `parameters` stay float32.
-NarrowUse follows_with(std::vector<int> parameters) {
-  NarrowUse use;
-  use.role = NarrowUse::Follows;
-  use.keeps_float32 = std::move(parameters);
-  use.pays = never_on_cpu;
-  return use;
-}
-
 Launch prepare_moving_statistics_update(KernelCall& call) {
   const int64_t channels = call.inputs[0].count();
   const double momentum = call.attrs.number("momentum"), epsilon = checked_epsilon(call.attrs);
@@ -212,7 +203,7 @@ void add_batch_norm_train(Catalog& catalog) {
   };
   op.cpu = {[](KernelCall& call) { return cpu::batch_norm_train(call, checked_epsilon(call.attrs), Tail::None); },
             cpu::batch_norm_layouts};
-  op.narrow = follows_with({1, 2});
+  op.narrow = follows_off_cpu({1, 2});
   op.rewrites = {{"batch_norm_train (+ add) + relu, or + relu6",
                   {"batch_norm_relu", "batch_norm_relu6", "batch_norm_add_relu"},
                   fuse_relu}};
@@ -247,7 +238,7 @@ void add_batch_norm_train(Catalog& catalog) {
       {"batch_norm_train_grad + relu_grad or relu6_grad",
        {"batch_norm_relu_grad", "batch_norm_relu6_grad", "batch_norm_add_relu_grad"},
        fuse_relu_grad}};
-  grad.narrow = follows_with({1, 2, 3, 5, 6});
+  grad.narrow = follows_off_cpu({1, 2, 3, 5, 6});
   grad.inplace = {{0, 0}, {0, 4}};
   const TensorType c = f32({2}), x = f32({3, 2, 4}), narrow = bf16({3, 2, 4});
   grad.examples = {{{x, c, c, c, x}}, {{x, c, c, c, x, c, c}}, {{narrow, c, c, c, narrow, c, c}}};
@@ -380,7 +371,7 @@ void add_batch_norm_infer(Catalog& catalog) {
   };
   op.cpu = {[](KernelCall& call) { return cpu::batch_norm_infer(call, checked_epsilon(call.attrs)); },
             cpu::batch_norm_layouts};
-  op.narrow = follows_with({1, 2, 3, 4});
+  op.narrow = follows_off_cpu({1, 2, 3, 4});
   op.inplace = {{0, 0}};
   // The range keeps the drawn variances positive.
   op.examples = {{{f32({3, 2, 4}), f32({2}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1},
@@ -407,7 +398,7 @@ void add_batch_norm_infer(Catalog& catalog) {
   grad.grad = gradient_of(batch_norm_infer_grad_formula);
   grad.cpu = {[](KernelCall& call) { return cpu::batch_norm_infer_grad(call, checked_epsilon(call.attrs)); },
               cpu::batch_norm_layouts};
-  grad.narrow = follows_with({2, 3, 4});
+  grad.narrow = follows_off_cpu({2, 3, 4});
   grad.inplace = {{0, 0}, {0, 1}};
   grad.examples = {{{f32({3, 2, 4}), f32({3, 2, 4}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1},
                    {{bf16({3, 2, 4}), bf16({3, 2, 4}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1}};

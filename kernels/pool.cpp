@@ -166,14 +166,6 @@ std::vector<Example> pool_examples() {
   };
 }
 
-// It goes along with what is narrow where the kernels were made for that.
-NarrowUse follows() {
-  NarrowUse use;
-  use.role = NarrowUse::Follows;
-  use.pays = never_on_cpu;
-  return use;
-}
-
 TensorType pooled(const Example& example) {
   Attrs attrs;
   for (const AttrDef& attr : pool_attrs()) attrs.set(attr.name, attr.fallback);
@@ -195,7 +187,7 @@ void add_pool(Catalog& catalog) {
   max_pool.attrs = pool_attrs();
   max_pool.infer = infer_pool;
   max_pool.grad = grad_max_pool;
-  max_pool.narrow = follows();
+  max_pool.narrow = follows_off_cpu();
   max_pool.cpu = kernel(PoolKind::Max, 0);
   max_pool.examples = pool_examples();
   catalog.add(std::move(max_pool));
@@ -208,7 +200,7 @@ void add_pool(Catalog& catalog) {
   avg_pool.attrs = pool_attrs();
   avg_pool.infer = infer_pool;
   avg_pool.grad = linear_gradient("avg_pool2d_grad");
-  avg_pool.narrow = follows();
+  avg_pool.narrow = follows_off_cpu();
   avg_pool.cpu = kernel(PoolKind::Average, 0);
   avg_pool.examples = pool_examples();
   catalog.add(std::move(avg_pool));
@@ -224,7 +216,7 @@ void add_pool(Catalog& catalog) {
   max_grad.attrs.push_back({"relu", false, "x is the result of relu, whose gradient is taken too"});
   max_grad.infer = infer_max_pool_grad;
   max_grad.grad = grad_max_pool_grad;
-  max_grad.narrow = follows();
+  max_grad.narrow = follows_off_cpu();
   max_grad.cpu = kernel(PoolKind::MaxGrad, 1);
   max_grad.inplace = {{0, 1}};
   max_grad.rewrites = {{"max_pool2d_grad + relu_grad", {"max_pool2d_grad"}, fuse_relu_grad}};
@@ -242,7 +234,7 @@ void add_pool(Catalog& catalog) {
   avg_grad.attrs.push_back({"shape", Ints{}, "shape of x", true});
   avg_grad.infer = infer_avg_pool_grad;
   avg_grad.grad = gradient_of_linear("avg_pool2d");
-  avg_grad.narrow = follows();
+  avg_grad.narrow = follows_off_cpu();
   avg_grad.cpu = kernel(PoolKind::AverageGrad, 0);
   for (const Example& example : pool_examples()) {
     avg_grad.examples.push_back({{pooled(example)}, with(example.attrs, "shape", example.inputs[0].shape.dims())});

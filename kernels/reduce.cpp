@@ -46,13 +46,6 @@ Shape reduced_shape(const Shape& shape, const std::vector<bool>& reduced, bool k
 enum class Accepts { All, Floating };
 
 // Sums of what is narrow are taken in a wider type, so that they may be given as float32 as well.
-NarrowUse follows() {
-  NarrowUse use;
-  use.role = NarrowUse::Follows;
-  use.pays = never_on_cpu;
-  return use;
-}
-
 DType sum_dtype(const OpCall& call) { return call.attrs.find("mixed") ? mixed_result(call) : call.dtype(0); }
 
 template <Accepts accepts, bool is_bool, bool needs_elements>
@@ -227,7 +220,7 @@ void add(Catalog& catalog, const Row& row, Infer infer, Kernel kernel, bool inte
   }
   if (row.follows) {
     op.attrs.push_back(mixed_result_attr());
-    op.narrow = follows();
+    op.narrow = follows_off_cpu();
     for (const char* mixed : {"float32", "bfloat16"}) {
       example({2, 3, 2, 4}, {2, 3}, false, DType::BFloat16);
       op.examples.back().attrs.set("mixed", std::string(mixed));
@@ -417,7 +410,7 @@ OpDef sum_to_shape() {
       "errors: a shape that does not broadcast to x";
   op.inputs = {{"x"}};
   op.attrs = {{"shape", Ints{}, "shape of out", true}, mixed_result_attr()};
-  op.narrow = follows();
+  op.narrow = follows_off_cpu();
   op.infer = [](const OpCall& call) {
     broadcast_axes(call.shape(0), call.attrs.ints("shape"));
     return std::vector<TensorType>{{sum_dtype(call), Shape(call.attrs.ints("shape"))}};

@@ -225,8 +225,7 @@ void add_pair(Catalog& catalog, OpDef op, SizesOf sizes_of) {
     const Direction direction = each == &op ? Direction::There : Direction::Back;
     each->cpu = {[=](KernelCall& call) { return prepare(sizes_of, direction, call); },
                  [](LayoutCall& call) { cpu::lie_alike(call, 0); }};
-    each->narrow.role = NarrowUse::Follows;
-    each->narrow.pays = never_on_cpu;
+    each->narrow = follows_off_cpu();
     catalog.add(std::move(*each));
   }
 }
@@ -276,7 +275,9 @@ OpDef reflection_pad() {
       "channels last with data_format \"NHWC\"\n"
       "dtypes: float32, float64, bfloat16 or float16 -> the same\n"
       "errors: padding below 0, or as large as the axis";
-  op.attrs = {{"padding", Ints{}, "{left, right, top, bottom}, or one number for all", true}, data_format_attr({})};
+  op.attrs = {
+      {"padding", Ints{}, "{left, right, top, bottom}, {{top, bottom}, {left, right}}, or one number for all", true},
+      data_format_attr({})};
   op.examples = {
       {{f32({2, 2, 4, 3})}, {{"padding", Ints{1}}}},
       {{f32({1, 2, 3, 5})}, {{"padding", Ints{4, 0, 2, 1}}}},

@@ -267,8 +267,7 @@ void add_resample_axis(Catalog& catalog) {
   for (auto* each : {&op, &grad}) {
     const Direction direction = each == &op ? Direction::There : Direction::Back;
     each->cpu = {[direction](KernelCall& call) { return prepare(direction, call); }};
-    each->narrow.role = NarrowUse::Follows;
-    each->narrow.pays = never_on_cpu;
+    each->narrow = follows_off_cpu();
     catalog.add(std::move(*each));
   }
 }

@@ -234,8 +234,7 @@ void add_broadcast_to(Catalog& catalog) {
   op.grad = [](GradCall& g) -> std::vector<ValueId> {
     return {g.op("sum_to_shape", {g.grads[0]}, {{"shape", g.type(g.inputs[0]).shape.dims()}})};
   };
-  op.narrow.role = NarrowUse::Follows;
-  op.narrow.pays = never_on_cpu;
+  op.narrow = follows_off_cpu();
   op.cpu = copy_kernel(broadcast_box);
   op.narrow.in_kernels = true;
   op.examples = {{{f32({3, 1})}, {{"shape", Ints{2, 3, 4}}}}, {{i32({3})}, {{"shape", Ints{2, 3}}}}};

@@ -70,4 +70,13 @@ inline DType mixed_result(const OpCall& call) {
 // than the half of the bytes saves.
 inline bool never_on_cpu(const OpCall&, DType) { return false; }
 
+// How such an op goes along with what is narrow, where kernels were made for that. These inputs stay float32.
+inline NarrowUse follows_off_cpu(std::vector<int> keeps_float32 = {}) {
+  NarrowUse use;
+  use.role = NarrowUse::Follows;
+  use.keeps_float32 = std::move(keeps_float32);
+  use.pays = never_on_cpu;
+  return use;
+}
+
 }  // namespace moonflow

@@ -104,9 +104,6 @@ class CpuDevice : public Device {
     // More threads than cores only slow each other down, but a caller who asks for them gets them (tests do).
     threads_ = std::max(1, threads > 0 ? std::min(threads, omp_get_thread_limit()) : available);
     if (omp_get_max_active_levels() == 0) threads_ = 1;  // no loop has more
-#ifndef _OPENMP
-    threads_ = 1;
-#endif
     threads_ = obtainable(threads_);
     enter();
   }
@@ -234,11 +231,7 @@ std::string CpuDevice::describe(const Layout& layout) const {
 
 }  // namespace
 
-#ifdef _OPENMP
 int threads() { return omp_get_max_threads(); }
-#else
-int threads() { return 1; }
-#endif
 
 int64_t first_cache_bytes() {
   static const int64_t bytes = [] {

@@ -170,7 +170,7 @@ Layout panel_layout(const TensorType& weight) {
   return layout_of(Blocked::dense(weight.shape.dims(), {0, 1}, 0, kPanelLanes), weight);
 }
 
-// Nor is one read so that is kept in 8 bits, for a product whose time is that of reading it.
+// A weight that is kept in 8 bits, for a product whose time is that of reading it.
 Launch prepare_quantized(const Product& sizes, Finish finish, KernelCall& call) {
   call.scratch_bytes = quantized_scratch_bytes(sizes);
   return finished<float>(sizes, finish,
@@ -187,7 +187,7 @@ Launch prepare_panels(const Product& sizes, Finish finish) {
   };
 }
 
-// Nor does a small product pack anything that has few columns, each the sum of many terms.
+// A product of few columns, each the sum of many terms, packs nothing.
 bool has_few_columns(const Product& sizes) {
   constexpr int64_t kFewColumns = 16, kManyTerms = 64;
   return sizes.batch == 1 && !sizes.transpose_a && sizes.transpose_b && sizes.columns <= kFewColumns &&

@@ -104,7 +104,7 @@ TEST_CASE("normalising and pooling narrow images widens none of them") {
     std::vector<const TensorType*> types;
     for (const TensorType& type : inputs) types.push_back(&type);
     types.resize(op.inputs.size(), nullptr);
-    KernelCall call{*beside.card, attrs, std::move(inputs), {}, {}, {}, {}};
+    KernelCall call{*beside.card, attrs, std::move(inputs)};
     for (size_t i = 0; i < types.size(); ++i) call.present.push_back(types[i] != nullptr);
     call.outputs = op.infer(OpCall{types, attrs});
     call.inputs.resize(types.size());
