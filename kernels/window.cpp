@@ -119,8 +119,8 @@ Windows windows(const ImageSize& image, const ImageFormat& format, const WindowR
 AttrDef padding_attr() {
   return {"padding", std::string("VALID"),
           "\"VALID\" (none); \"SAME\" = \"SAME_LOWER\" (out = ceil(in / stride), an odd pad goes to the top and left); "
-          "\"SAME_UPPER\" (to the bottom and right); or a list with {before, after} for each axis, one number for each "
-          "axis, or one for each spatial axis",
+          "\"SAME_UPPER\" (to the bottom and right); or a list with {before, after} for each spatial axis or for each "
+          "axis, or with one number for each of them",
           false, "pads"};
 }
 

@@ -10,6 +10,7 @@ local blob = require "moonflow.blob"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local trace = require "moonflow.trace"
+local windows = require "moonflow.formulas.windows"
 
 local ops = {}
 
@@ -77,6 +78,7 @@ local function definition_of(name)
     def.attrs[i] = attr.name
     if op.random and attr.name == "key" then def.has_key = true end
     if attr.name == "algorithm" then def.has_algorithm = true end
+    if attr.name == "data_format" then def.data_format = attr.default end
   end
   if op.lua then def.signature = arguments.signature("flow." .. op.lua, parameters_of(op)) end
   definitions[name] = def
@@ -120,6 +122,18 @@ local function supply_algorithm(def, t, attrs)
   end
 end
 
+-- Pads as pairs of the axes of places are spelled out for all axes: in the engine four numbers are one for each axis.
+local function supply_pads(def, attrs)
+  local format = attrs.data_format or def.data_format
+  local pads = format and windows.pairs_of_places(attrs.padding, #format - 2)
+  if not pads then return end
+  if def.name == "reflection_pad2d" then
+    attrs.padding = { pads[2], pads[1] }
+  else
+    attrs.padding = windows.listed(pads, #format, format:sub(2, 2) == "C" and 2 or 1)
+  end
+end
+
 local function append(op, inputs, attrs, name, seed)
   local t = trace.need(op)
   local def = definition_of(op)
@@ -130,6 +144,7 @@ local function append(op, inputs, attrs, name, seed)
   attrs = attrs or {}
   if def.random then supply_random(def, t, ids, attrs, full, seed) end
   supply_algorithm(def, t, attrs)
+  supply_pads(def, attrs)
   return def, t, full, site, t:append(op, ids, attrs, full, site)
 end
 
@@ -206,6 +221,7 @@ local function call(name, signature, ...)
   local full = t:claim(values.name, name, site)
   if def.random then supply_random(def, t, ids, attrs, full, values.seed) end
   supply_algorithm(def, t, attrs)
+  supply_pads(def, attrs)
   if by_labels[name] and blob.is(given[1]) and blob.is(given[2]) then
     t:note_target(where, def.inputs, given[1], given[2])
   end

@@ -18,6 +18,32 @@ before_each(function()
   flow.set_seed(3)
 end)
 
+describe("padding", function()
+  it("is a pair for each spatial axis, as for each of all", function()
+    local x, w = np.arange(64):astype(flow.float):reshape(1, 1, 8, 8), np.ones { 1, 1, 3, 3 }
+    local function same(shape, all, body, nhwc)
+      local input = nhwc and x:reshape(1, 8, 8, 1) or x
+      local function result(padding) return checks.run({ input, w }, function(v, f) return body(v, f, padding) end) end
+      local wanted = result(all)
+      assert.same(shape, wanted.shape:table())
+      assert.is_true(result({ { 0, 1 }, { 2, 0 } }) == wanted)
+    end
+    local all, last = { 0, 0, 0, 0, 0, 1, 2, 0 }, { 0, 0, 0, 1, 2, 0, 0, 0 }
+    same({ 1, 1, 7, 8 }, all, function(v, f, padding) return flow.nn.conv2d(v, f, { padding = padding }) end)
+    same({ 1, 7, 8, 1 }, last, function(v, _, padding)
+      return flow.nn.max_pool2d(v, { ksize = 3, strides = 1, padding = padding, data_format = "NHWC" })
+    end, true)
+    same({ 1, 1, 9, 8 }, all, function(v, f, padding) return flow.nn.conv2d_transpose(v, f, { padding = padding }) end)
+    same({ 1, 1, 9, 10 }, { 2, 0, 0, 1 }, function(v, _, padding) return flow.reflection_pad2d(v, padding) end)
+    for _, padding in ipairs { { { 2, 0 } }, { { 0, 0 }, { 0, 0 }, { 2, 0 } } } do
+      local sums = checks.run({ np.arange(5):astype(flow.float):reshape(1, 1, 5), np.ones { 1, 1, 3 } }, function(v, f)
+        return flow.nn.conv1d(v, f, { padding = padding })
+      end)
+      assert.same({ { { 0, 1, 3, 6, 9 } } }, sums:totable())
+    end
+  end)
+end)
+
 describe("conv2d_transpose", function()
   local function transposed(x, filter, options)
     return run({ x, filter }, function(b, f) return flow.nn.conv2d_transpose(b, f, options) end)

@@ -112,8 +112,8 @@ formula, sizes: those of flow.nn.conv1d, conv2d and conv3d
 shapes: weight (filters, channels / groups, kernel...), channels last (filters, kernel..., channels / groups);
   bias (filters)
 padding: "VALID", "SAME" (= "SAME_LOWER": an odd pad goes to the top and left), "SAME_UPPER"; a number, or one for each
-  spatial axis, { 1, 2 } for height and width; or pairs { before, after } for all axes: { { 0, 0 }, { 0, 0 }, { 2, 0 } }
-  lets a conv1d of 3 look at nothing that comes later
+  spatial axis, { 1, 2 } for height and width; or a pair { before, after } for each spatial axis, or for each of all:
+  { { 2, 0 } } lets a conv1d of 3 look at nothing that comes later
 ]]
 
 local transpose_doc = [[
@@ -121,7 +121,7 @@ A transposed convolution (flow.nn.conv2d_transpose) with bias and activation.
 shapes: weight (channels, filters / groups, kernel...), channels last (channels, kernel...,
   filters / groups); bias (filters)
 padding: "VALID", "SAME" (= "SAME_UPPER": height and width times strides), "SAME_LOWER", a number,
-  or one for each spatial axis
+  or one or a pair { before, after } for each spatial axis
 output_shape: (batch, filters, height, width), where strides leave several
 ]]
 

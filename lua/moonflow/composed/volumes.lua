@@ -41,7 +41,7 @@ shapes: x (batch, channels, depth, height, width), filter (filters, channels / g
   kernel width) -> (batch, filters, out depth, out height, out width); with data_format "NDHWC" x (batch, depth,
   height, width, channels), filter (filters, kernel depth, kernel height, kernel width, channels / groups)
 padding: "VALID", "SAME" (= "SAME_LOWER": an odd pad goes to the front, top and left), "SAME_UPPER", or pairs
-  { before, after } for all five axes, or one or three numbers for depth, height and width
+  { before, after } for depth, height and width or for all five axes, or one or three numbers for the first
 dtypes, precision: those of flow.nn.conv2d, which computes it, with the depths that a filter spans as channels: that
   takes memory for as many copies of x
 errors: a rank, a channel count or groups that do not fit; a window larger than the padded volume]]

@@ -56,6 +56,15 @@ function windows.pairs_of(list, count, first_axis)
   return pads
 end
 
+--- A list of `count` pairs { before, after }, one for each axis of places; nil of anything else.
+function windows.pairs_of_places(padding, count)
+  if type(padding) ~= "table" or #padding ~= count then return nil end
+  for _, pair in ipairs(padding) do
+    if type(pair) ~= "table" or #pair ~= 2 or type(pair[1]) ~= "number" or type(pair[2]) ~= "number" then return nil end
+  end
+  return padding
+end
+
 --- Pads as a user says them.
 function windows.pads(padding, count, first_axis, signature)
   if type(padding) == "string" then
@@ -67,7 +76,7 @@ function windows.pads(padding, count, first_axis, signature)
   end
   local list = arguments.flat_list(padding)
   check_whole(list, 0, "padding", signature)
-  return windows.pairs_of(list, count, first_axis) or signature:fail(
+  return windows.pairs_of_places(padding, count) or windows.pairs_of(list, count, first_axis) or signature:fail(
     (": padding has %d numbers, wanted a pair { before, after } for each of %d axes, one number for each of them, or "
       .. "%s for %s"):format(#list, count + 2, ({ "one", "one or two", "one or three" })[count], names[count]))
 end
