@@ -72,6 +72,8 @@ end
 local function clip(t, updates, clipping, name)
   if clipping.clip_value then
     clip_by_value(updates, clipping.clip_value)
+  elseif clipping.each then
+    for i, u in ipairs(updates) do clip_by_global_norm(t, { u }, clipping.clip_norm, name .. "-" .. i) end
   elseif #updates > 0 then
     clip_by_global_norm(t, updates, clipping.clip_norm, name)
   end

@@ -21,18 +21,28 @@ end
 -- ---- clipping -----------------------------------------------------------------------------------------------------
 
 local Clipping = { kind = "clipping" }
-local clip_signature = arguments.signature("flow.optimizer.grad_clipping.by_global_norm",
-  { { "clip_norm", "number", text = "what the norm of all gradients together is kept to, above 0" } })
+local function norm_signature(name, whose)
+  return arguments.signature("flow.optimizer.grad_clipping." .. name,
+    { { "clip_norm", "number", text = "what the norm of " .. whose .. " is kept to, above 0" } })
+end
+
+local function by_norm(signature, each, ...)
+  local norm = signature:parse(...).clip_norm
+  if norm <= 0 or norm ~= norm then signature:fail(": clip_norm must be above 0, got " .. norm) end
+  return setmetatable({ clip_norm = norm, each = each }, Clipping)
+end
+
+local global_signature = norm_signature("by_global_norm", "all gradients together")
 
 --- Multiplies every gradient by min(1, clip_norm / norm), with the norm over all of them together: the root of the sum
 --- of squares. What regularizers add to the gradients is in them before, unlike PyTorch's weight decay, which comes
 --- after clip_grad_norm_; what `weight_decay` takes off is not.
-function optimizer.grad_clipping.by_global_norm(...)
-  local given = clip_signature:parse(...)
-  local norm = given.clip_norm
-  if norm <= 0 or norm ~= norm then clip_signature:fail(": clip_norm must be above 0, got " .. norm) end
-  return setmetatable({ clip_norm = given.clip_norm }, Clipping)
-end
+function optimizer.grad_clipping.by_global_norm(...) return by_norm(global_signature, false, ...) end
+
+local own_signature = norm_signature("by_norm", "each gradient")
+--- Multiplies every gradient by min(1, clip_norm / norm) with its own norm, as Keras' clipnorm does; else as
+--- by_global_norm.
+function optimizer.grad_clipping.by_norm(...) return by_norm(own_signature, true, ...) end
 
 local value_signature = arguments.signature("flow.optimizer.grad_clipping.by_value",
   { { "clip_value", "finite", text = "the largest size of an element, above 0" } })
@@ -81,7 +91,7 @@ local scale_parameters = {
 local shared_parameters = {
   scale_parameters[1],
   { "grad_clipping", "clipping?", text = "what becomes of long gradients before the update: "
-    .. "flow.optimizer.grad_clipping.by_global_norm(1) or by_value(1); nothing when left out" },
+    .. "flow.optimizer.grad_clipping.by_global_norm(1), by_norm(1) or by_value(1); nothing when left out" },
   scale_parameters[2],
   { "variables", "any?", text = "what it trains: names of variables, or of the layers and namespaces they are in, "
     .. "which stand before a '-', '.' or '/'; all that are trainable when left out" },
@@ -99,14 +109,20 @@ end
 local function instead(name)
   local decays = { Adam = "AdamW", LazyAdam = "AdamW" }
   local clip = "; grad_clipping = flow.optimizer.grad_clipping.by_global_norm(x) does it"
+  local by_value = "; grad_clipping = flow.optimizer.grad_clipping.by_value(x) does it"
   local first = "; the learning rate is the first argument, or 'lr_scheduler'"
+  local schedule_first = "; a schedule such as flow.optimizer.InverseTimeScheduler(rate, steps, decay) is the first "
+    .. "argument"
   local decay = decays[name] and ("; flow.optimizer.%s has it"):format(decays[name])
     or "; regularizer = flow.regularizers.l2(rate) adds it to the gradients"
       .. (name == "SGD" and ", as PyTorch's SGD and Torch7's do, and flow.optimizer.SGDW keeps it out of the momentum"
         or "")
   return {
-    max_grad_norm = clip, max_norm = clip, clip_norm = clip, clipnorm = clip, global_clipnorm = clip, grad_clip = clip,
-    clip_value = "; grad_clipping = flow.optimizer.grad_clipping.by_value(x) does it",
+    max_grad_norm = clip, max_norm = clip, clip_norm = clip, global_clipnorm = clip, grad_clip = clip,
+    clipnorm = "; grad_clipping = flow.optimizer.grad_clipping.by_norm(x) does it",
+    clip_value = by_value, clipvalue = by_value, decay = schedule_first,
+    rho = name == "RMSProp" and "; it is 'decay_rate'" or nil,
+    use_ema = "; a train job averages its variables by flow.assign, which docs/training.md has as a recipe",
     weight_decay = decay, weightDecay = decay, lr = first, learning_rate = first, learningRate = first,
     learningRateDecay = "; the rate flow.optimizer.InverseTimeScheduler(rate, 1, decay) falls so",
     dampening = "; the rate times 1 - dampening is the rate with it",

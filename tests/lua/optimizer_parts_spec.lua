@@ -187,6 +187,11 @@ describe("a combined optimizer", function()
     check_moves({ body_at, body_at, -0.125, -0.125 }, function()
       return o.CombinedOptimizer { body { grad_clipping = norm }, head { grad_clipping = value } }
     end)
+    local own = o.grad_clipping.by_norm(0.5)  -- of each of the four
+    body_at = body_at - 0.25
+    check_moves({ body_at, body_at, -0.1875, -0.1875 }, function()
+      return o.CombinedOptimizer({ body {}, head {} }, { grad_clipping = own })
+    end)
   end)
 
   it("says what does not fit together", function()
