@@ -185,6 +185,7 @@ local checks = {
     local kind = kind_of(value)
     return kind == "number" or kind == "ndarray" or kind == "table"
   end, "a number or an array" },
+  ndarray = { is_of_kind "ndarray", "an ndarray" },
   entries = { is_of_kind "table", "a list" },
   dictionary = { is_of_kind "table", "a table with names as keys" },
   rate = { function(value) return value ~= nil end, "a learning rate such as 0.001 or a scheduler" },
@@ -374,7 +375,8 @@ local foreign = {
   attention_mask = "mask", key_padding_mask = "mask", dropout_p = "rate", hidden_size = "units", out_features = "units",
   n_fft = "fft_length", win_length = "frame_length", hop_length = "frame_step", n_mels = "num_mel_bins",
   f_min = "lower_edge_hertz", f_max = "upper_edge_hertz", sr = "sample_rate", deviation = "stddev",
-  output_padding = "output_shape", initial_hidden = "initial_state", initial_state = "initial_hidden",
+  pool_size = "ksize", go_backwards = "reverse", output_padding = "output_shape",
+  initial_hidden = "initial_state", initial_state = "initial_hidden",
 }
 
 -- An option that there is not: the nearest one, else all of them. A list without a first entry looks like options.

@@ -143,6 +143,8 @@ local binary = ndarray.binary
 
 function ndarray.divide(a, b, called)
   local dtype
+  -- Integers are divided as fractions, by any number.
+  if type(b) == "number" then a = floating(a) elseif type(a) == "number" then b = floating(b) end
   a, b, dtype = operands(a, b, called or "divide")
   if not dtypes.floating[dtype] then a, b = floating(a), floating(b) end
   return (evaluate("divide", { a, b }, nil, called))
@@ -509,7 +511,7 @@ The first element as a light userdata; a:ptr() is an FFI pointer.
 -- What an array has beside its methods, and how one writes here what NumPy, Torch7 and PyTorch have as methods.
 local PROPERTIES = { "shape", "dtype", "rank", "nbytes", "released" }
 local FOREIGN = { T = "a:transpose()", ndim = "a.rank", size = "a.shape:count()", tolist = "a:totable()",
-                  flatten = "a:ravel()", dot = "np.matmul", view = "a:reshape", fill = 'a:set("...", value)',
+                  flatten = "a:ravel():copy()", dot = "np.matmul", view = "a:reshape", fill = 'a:set("...", value)',
                   round = "np.round", clip = "np.clip", abs = "np.abs", clamp = "np.clip",
                   clone = "a:copy()", contiguous = "a:copy()", zero = 'a:set("...", 0)', cmul = "a * b", mul = "a * b",
                   cdiv = "a / b", div = "a / b", sub = "a - b", t = "a:transpose()", permute = "a:transpose",
@@ -527,7 +529,7 @@ local FOREIGN = { T = "a:transpose()", ndim = "a.rank", size = "a.shape:count()"
                   apply = "a function of np, or a:ptr() in a loop", map = "a function of np, or a:ptr() in a loop",
                   cinv = "1 / a", isContiguous = "a:copy()", chunk = "np.array_split",
                   maskedCopy = "a[mask] = values", indexCopy = "a[rows] = values", indexFill = "a[rows] = value",
-                  indexAdd = "a[rows] = a[rows] + values", nonzero = "np.argwhere", storage = "a:ptr()",
+                  indexAdd = "np.add_at(a, rows, values)", nonzero = "np.argwhere", storage = "a:ptr()",
                   data = "a:ptr()", uniform = "np.random.uniform(low, high, a.shape)",
                   normal = "np.random.normal(mean, deviation, a.shape)",
                   bernoulli = "np.random.binomial(1, p, a.shape)", random = "np.random.randint(low, high, a.shape)",

@@ -262,12 +262,16 @@ function np.squeeze(...)
 end
 
 -- Functions that are methods of arrays too: np.sum(a, 1) is a:sum(1), and takes tables and numbers as well.
-for _, name in ipairs({
-  "sum", "prod", "mean", "std", "var", "max", "min", "any", "all", "argmax", "argmin",
-  "reshape", "ravel", "transpose", "take", "copy",
-}) do
+for _, name in ipairs({ "any", "all", "argmax", "argmin", "reshape", "ravel", "transpose", "take", "copy" }) do
   local method = core.ndarray_methods[name]
   np[name] = function(a, ...) return method(as_array(a, "np." .. name), ...) end
+end
+-- Where these give a number, those of a table are not rounded before.
+for _, name in ipairs({ "sum", "prod", "mean", "std", "var", "max", "min" }) do
+  local method = core.ndarray_methods[name]
+  np[name] = function(a, ...)
+    return method(as_array(a, "np." .. name, select("#", ...) == 0 and "float64" or nil), ...)
+  end
 end
 
 -- ---- comparing arrays ---------------------------------------------------------------------------------------------

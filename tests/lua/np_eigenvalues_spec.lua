@@ -60,7 +60,12 @@ end)
 
 describe("roots", function()
   it("is where a polynomial is 0", function()
-    same(np.roots { 2, 4 }, "float32", { { -2, 0 } })
+    same(np.roots(np.array { 2, 4 }), "float32", { { -2, 0 } })
+    local product = { 1 }  -- of x - 1 up to x - 12
+    for k = 1, 12 do
+      for i = #product + 1, 2, -1 do product[i] = (product[i] or 0) - k * product[i - 1] end
+    end
+    near(np.sort(np.roots(product):take(0, -1)), np.arange(1, 13):astype("float64"), 1e-4)
     local real, imaginary = parts(np.roots(np.array({ 1, -6, 11, -6 }, "float64")))
     near(np.sort(real), np.array({ 1, 2, 3 }, "float64"), 1e-13)
     same(imaginary, "float64", { 0, 0, 0 })

@@ -60,6 +60,18 @@ describe("np.minimize", function()
     assert.is_true(how.converged)
   end)
 
+  it("goes around places without a gradient", function()
+    -- The root has none at 0, which the first step would reach from 0.5: 0.5 - 0.5.
+    local function f(x) return np.sum((np.sqrt(np.abs(x)) - 2) ^ 2), (1 - 2 / np.sqrt(np.abs(x))) * np.sign(x) end
+    local function walled(x)
+      local value, gradient = f(x)
+      return value, np.where(x:lt(0.75), 0 / 0, gradient)
+    end
+    local x, _, how = np.minimize(walled, np.array({ 9 }, "float64"))
+    assert.is_true(how.converged)
+    assert.is_true(math.abs(x:item() - 4) < 1e-3)
+  end)
+
   it("goes around places where f catches its own error, as its help says", function()
     -- 100 x - log(x), least at 0.01, of a matrix (1, 1) that is positive definite above 0; the first step ends at 0
     local fit_job = flow.global_function {
@@ -113,8 +125,10 @@ describe("np.minimize", function()
       function() np.minimize(function() end, { 1 }) end)
     raises("invalid_argument", "np.minimize: f must give a gradient of the shape (2) beside the value, got an ndarray",
       function() np.minimize(function() return 1, np.zeros({ 3 }) end, { 1, 2 }) end)
-    raises("invalid_argument", "np.minimize: f has no finite value where the search begins",
-      function() np.minimize(function(x) return 0 / 0, x end, { 1, 2 }) end)
+    for _, f in ipairs { function(x) return 0 / 0, x end, function(x) return 0, x * math.huge end } do
+      raises("invalid_argument", "np.minimize: f has no finite value and gradient where the search begins",
+        function() np.minimize(f, { 1, 2 }) end)
+    end
     raises("invalid_argument", "np.minimize: x is (0) and has no elements to choose",
       function() np.minimize(bowl, np.zeros({ 0 })) end)
     raises("invalid_argument", "np.minimize: iterations must be at least 1, got 0",

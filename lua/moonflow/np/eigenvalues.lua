@@ -351,7 +351,7 @@ local roots_signature = signature("np.roots", { { "p", "any" } })
 --- @return ndarray
 --- @error more than one axis
 function np.roots(...)
-  local p = floating(as_array(roots_signature:parse(...).p, "np.roots"))
+  local p = floating(as_array(roots_signature:parse(...).p, "np.roots", "float64"))
   if p.rank ~= 1 then
     fail("shape_mismatch", "np.roots wants the coefficients along one axis, got " .. tostring(p.shape))
   end

@@ -14,8 +14,8 @@ local as_array, cast, evaluate, floating = ndarray.as_array, ndarray.cast, ndarr
 local abs, floor, fail, signature = math.abs, math.floor, errors.raise, arguments.signature
 
 -- Square matrices of a dtype with fractions: one, or a stack of them in the last two axes.
-local function square(a, called)
-  a = floating(as_array(a, called))
+local function square(a, called, dtype)
+  a = floating(as_array(a, called, dtype))
   local rank, sizes = a.rank, a.shape:table()
   if rank < 2 or sizes[rank] ~= sizes[rank - 1] then
     fail("shape_mismatch", ("%s wants a square matrix, got (%s)"):format(called,
@@ -71,7 +71,7 @@ local det_signature = signature("np.linalg.det", { { "a", "any" } })
 --- The determinant of a square matrix, or an array of those of a stack (..., n, n).
 --- @return any
 function linalg.det(...)
-  local a = square(det_signature:parse(...).a, "np.linalg.det")
+  local a = square(det_signature:parse(...).a, "np.linalg.det", "float64")
   if a.rank > 2 then return (evaluate("determinant", { a }, nil, "np.linalg.det")) end
   return evaluate("determinant", { cast(a, "float64") }, nil, "np.linalg.det"):item()
 end
@@ -82,7 +82,7 @@ local slogdet_signature = signature("np.linalg.slogdet", { { "a", "any" } })
 --- Of a stack (..., n, n) arrays of both.
 --- @return any
 function linalg.slogdet(...)
-  local a = square(slogdet_signature:parse(...).a, "np.linalg.slogdet")
+  local a = square(slogdet_signature:parse(...).a, "np.linalg.slogdet", "float64")
   if a.rank > 2 then return evaluate("slogdet", { a }, nil, "np.linalg.slogdet") end
   local sign, log_size = evaluate("slogdet", { cast(a, "float64") }, nil, "np.linalg.slogdet")
   return sign:item(), log_size:item()

@@ -110,8 +110,8 @@ local norm_signature = signature("np.linalg.norm",
 --- @return any
 function linalg.norm(...)
   local given = norm_signature:parse(...)
-  local x, order, keepdims = floating(as_array(given.x, "np.linalg.norm")), given.ord, given.keepdims
-  local axes = given.axis and flat_list(given.axis)
+  local order, keepdims, axes = given.ord, given.keepdims, given.axis and flat_list(given.axis)
+  local x = floating(as_array(given.x, "np.linalg.norm", not axes and not keepdims and "float64" or nil))
   if type(order) ~= "number" and order ~= nil and order ~= "fro" and order ~= "nuc" then
     fail("invalid_argument", "np.linalg.norm: ord is a number, \"fro\" or \"nuc\", got " .. arguments.describe(order))
   end

@@ -92,8 +92,9 @@ local function values_of(f, x, shape)
     signature:fail((": f must give a gradient of the shape %s beside the value, got %s"):format(tostring(shape),
       arguments.describe(gradient)))
   end
-  if value ~= value then value = huge end
-  return value, ndarray.cast(gradient, x.dtype):ravel()
+  gradient = ndarray.cast(gradient, x.dtype):ravel()
+  if value ~= value or not np.isfinite(gradient):all() then value = huge end
+  return value, gradient
 end
 
 -- The direction from a gradient: less the gradient times what the last steps say of the inverse of its derivative.
@@ -112,7 +113,8 @@ end
 
 --- Looks for the x at which f is least, from a first one, by L-BFGS: f gives a value and its gradient, as a job does
 --- that returns a loss and flow.gradients(loss, x). It suits what is smooth and the same at each call: all examples
---- and no dropout. Values that are NaN count as too large, so f may be undefined in places.
+--- and no dropout. Where the value is NaN or the gradient not finite it counts as too large, so f may be undefined in
+--- places.
 ---   local x, least = np.minimize(function(x) return np.sum((x - 3) ^ 2), 2 * (x - 3) end, np.zeros({ 5 }))
 --- An error of f ends the search. Where it is one of the place alone, as of a matrix that is not positive definite
 --- there, f gives infinity in its place, and any gradient:
@@ -122,7 +124,8 @@ end
 ---   return math.huge, x
 --- @return ndarray, number, table  x; the value there; and how it went: `iterations`, `calls` of f, `gradient`, the
 ---   largest element of the gradient, `converged`, and where that is false `why`
---- @error x without elements; what f gives is no number with a gradient like x; no finite value where it begins
+--- @error x without elements; what f gives is no number with a gradient like x; no finite value and gradient where it
+---   begins
 --- source: Nocedal, Mathematics of Computation 35, 1980; a line search for Wolfe's conditions
 function np.minimize(...)
   local given = signature:parse(...)
@@ -141,7 +144,7 @@ function np.minimize(...)
     return { t = 0, x = place, value = value, gradient = gradient }
   end
   local point, steps = point_at(x:ravel():copy()), {}
-  if abs(point.value) == huge then signature:fail(": f has no finite value where the search begins") end
+  if abs(point.value) == huge then signature:fail(": f has no finite value and gradient where the search begins") end
 
   local function flat_enough()
     how.gradient = np.max(np.abs(point.gradient))

@@ -266,3 +266,31 @@ function metatable.assign(a, ...)
   local rows, places, shape = named(a, given, count)
   core.write_rows(rows, places, ndarray.fitted(given[count + 1], a.dtype, shape, "a:set"))
 end
+
+local add_at_signature = signature("np.add_at", { { "a", "ndarray" }, { "places", "any" }, { "values", "any" } })
+--- Adds values to elements or rows of `a`, in its place, and where one is named several times all that are for it:
+--- NumPy's np.add.at, what a finite element or a particle gives its nodes. a[places] = a[places] + values adds only
+--- the last.
+---   np.add_at(forces, nodes, shares)  -- nodes (n), shares (n, 3): forces[nodes[i]] + shares[i] for each i
+---   np.add_at(stiffness, { rows, columns }, entries)
+--- @param a ndarray               of any dtype; integers wrap around
+--- @param places ndarray|table    indices along the first axis, negative ones from the end, or a list of as many arrays
+---   as there are axes to name
+--- @param values ndarray|table|number  of the places' shape and the axes that are not named, or broadcast to it
+--- @return nil
+--- @error an index that is out of range; values that do not fit
+function np.add_at(...)
+  local given = add_at_signature:parse(...)
+  local a, list = given.a, given.places
+  local is_list = type(list) == "table" and (is_array(list[1]) or type(list[1]) == "table")
+  list = is_list and { unpack(list) } or { list }
+  for i, places in ipairs(list) do
+    if type(places) == "table" then list[i] = np.array(places, "int64") end
+  end
+  local rows, places, shape = named(a, list, #list)
+  local sizes = rows.shape:table()
+  sizes[1] = places.shape:count()
+  local values = ndarray.fitted(given.values, a.dtype, shape, "np.add_at"):reshape(sizes)
+  local sums = evaluate("unsorted_segment_sum", { values, places:ravel() }, { num_segments = #rows }, "np.add_at")
+  rows:set("...", rows + sums)
+end

@@ -39,6 +39,7 @@ function Generator:uniform(...)
   local bounds, shape = arrays_of(given, { "low", "high" }, "np.random.uniform")
   if bounds then
     local low, high = unpack(bounds)
+    check_all(high, low:gt(high), "high", "at least low", "np.random.uniform")
     return ndarray.cast(low + (high - low) * self:uniform(0, 1, shape, "float64"), given.dtype)
   end
   return self:draw("random_uniform", given, { low = given.low, high = given.high }, "np.random.uniform")
