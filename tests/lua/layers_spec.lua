@@ -295,6 +295,11 @@ describe("dropout", function()
   it("is the identity in predict jobs and with rate 0", function()
     local x = np.ones({ 100 })
     assert.is_true(run(x, function(b) return flow.nn.dropout(b, 0.5) end) == x)
+    local guess = flow.global_function {
+      inputs = { v = tp.Numpy.Placeholder { 400 } }, returns = tp.Numpy,
+    } (function(v) return flow.nn.dropout(v, 0.5, { training = true }) end)
+    local one, other = guess(np.ones { 400 }), guess(np.ones { 400 })
+    assert.is_true(one ~= other and math.abs(one:mean() - 1) < 0.2 and other:max() == 2, tostring(one))
     local job = flow.global_function { type = "train", inputs = { b = tp.Numpy.Placeholder({ 100 }) },
                                        returns = tp.Numpy } (function(b)
       local y = flow.nn.dropout(b, 0)

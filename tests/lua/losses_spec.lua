@@ -75,6 +75,14 @@ describe("the losses", function()
     check(flow.nn.BCELoss, { p, t }, function(a, b) return -(b * math.log(a) + (1 - b) * math.log(1 - a)) end)
     check(flow.nn.KLDivLoss, { x, t }, function(a, b) return b == 0 and 0 or b * (math.log(b) - a) end)
     check(flow.nn.KLDivLoss, { x, y }, function(a, b) return math.exp(b) * (b - a) end, { log_target = true })
+    for _, name in ipairs { "BCELoss", "BCEWithLogitsLoss", "MSELoss", "L1Loss" } do
+      local whole = np.array({ 0, 1, 1 }, "int32")
+      local function loss(target)
+        return checks.run({ np.array { 0.25, 0.5, 0.75 }, target }, function(a, b) return flow.nn[name](a, b) end)
+      end
+      assert.is_true(loss(whole) == loss(whole:astype("float32")), name)
+      flow.clear_default_session()
+    end
     local function soft(v) return math.log(1 + math.exp(v)) end
     check(flow.nn.BCEWithLogitsLoss, { x, t }, function(a, b) return b * soft(-a) + (1 - b) * soft(a) end)
   end)

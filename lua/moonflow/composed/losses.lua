@@ -102,6 +102,9 @@ local function norm(x, p)
   return over_width(size ^ p) ^ (1 / p)
 end
 
+-- Those whose targets may be of an integer dtype: labels of 0 and 1, counts.
+local takes_whole_targets = { BCELoss = true, BCEWithLogitsLoss = true, L1Loss = true, MSELoss = true }
+
 --- Makes the loss flow.nn.<name>: `make(given, signature)` gives that of each element and, where the mean is a weighted
 --- one, the weights. `reduction` becomes one of the parameters.
 local function define_loss(name, parameters, doc, make)
@@ -112,6 +115,9 @@ reduction: "mean" of all elements (default), their "sum", or "none", which keeps
   function(given, t, signature)
     for _, prediction in ipairs(predictions[name] or {}) do
       t:note_target("flow.nn." .. name, { "target", prediction }, given.target, given[prediction])
+    end
+    if takes_whole_targets[name] and not dtypes.floating[given.target.dtype] then
+      given.target = ops.apply("cast", { given.target }, { dtype = given.input.dtype })
     end
     local look = by_element[name]
     if look then look(signature, given.input, given.target) end
@@ -143,6 +149,7 @@ The binary cross entropy of probabilities, in nats:
   -weight * (target * log(input) + (1 - target) * log(1 - input))
 A logarithm is taken of 2^-126 or more, so that the loss is finite (87.3 at most per element, where weight is 1) also
 where input is 0 or 1. BCEWithLogitsLoss is exact there.
+dtypes: target may be of an integer dtype
 shapes: input and target alike; weight, a blob, an array or a number, broadcasts to them]],
 function(given)
   local x, y = given.input, given.target
@@ -156,6 +163,7 @@ define_loss("BCEWithLogitsLoss", {
 The binary cross entropy of sigmoid(input), in nats, without overflow for any input:
   weight * (pos_weight * target * softplus(-input) + (1 - target) * softplus(input)), softplus(x) = log(1 + exp(x))
 An infinite input costs 0 where the target is the 1 or 0 that it stands for, and else infinity.
+dtypes: target may be of an integer dtype
 shapes: input and target alike; weight and pos_weight (mostly one number per class, on the last axis) broadcast to
   them; each is a blob, an array or a number
 defaults: weight and pos_weight are 1]],

@@ -45,15 +45,20 @@ local function mask_shape(given, x, signature)
   return shape
 end
 
-define("dropout", { { "x", "blob" }, { "rate", "finite" }, { "noise_shape", "list?" }, { "seed", "integer?" } }, [[
+define("dropout", {
+  { "x", "blob" }, { "rate", "finite" }, { "noise_shape", "list?" }, { "seed", "integer?" },
+  { "training", "boolean?", text = "true: in a predict job too; false: in no job; that of the job when left out" },
+}, [[
 Sets elements to zero with probability `rate` and scales the others by 1 / (1 - rate), in train jobs.
-In a predict job, or with rate 0, it is the identity. The mask depends on the seed, the op's name and the step.]],
+In a predict job, or with rate 0, it is the identity; with training = true it draws there as well, so that many runs of
+one input tell how sure a net is (Gal and Ghahramani, arXiv:1506.02142). The mask depends on the seed, the op's name and
+the step.]],
 function(given, t, signature)
   check_rate(given.rate, signature)
   local x, shape = given.x, mask_shape(given, given.x, signature)
-  if t.type ~= "train" or given.rate == 0 then
-    return x
-  end
+  local draws = given.training
+  if draws == nil then draws = t.type == "train" end
+  if not draws or given.rate == 0 then return x end
   if shape then
     local kept = ops.apply("random_mask", {}, { rate = given.rate, shape = shape },
       given.name and given.name .. "-kept", given.seed)
