@@ -260,9 +260,48 @@ local rows = {
   { "flow.np", "put_along_axis", "a:set(rows, places, values) writes an element of each row" },
   { "flow.np", "mode", "flow.np.unique(x, { return_counts = true }) counts each value" },
   { "flow.np", "lerp", "a + t * (b - a) is it" },
-  { "flow.np", "sliding_window_view",
-    "flow.np.stack of slices has windows, and in a job flow.signal.frame" },
+  { "flow.np", "sliding_window_view", "x:take(starts:reshape(-1, 1) + steps, 0) has the windows that begin at starts, "
+    .. "with steps = flow.np.arange(size, { dtype = flow.int64 }), and in a job flow.signal.frame" },
   { "flow.np", "convolve2d conv2", "flow.nn.conv2d in a job is it" },
+  { "flow.np", "index_add scatter_add", "flow.np.add_at(a, places, values) is it" },
+  { "flow flow.math", "isnan is_nan", "x:ne(x) is 1 where x is NaN" },
+  { "flow flow.math", "isfinite is_finite", "(x - x):eq(0) is 1 where x is finite" },
+  { "flow flow.math", "isinf is_inf", "flow.math.abs(x):eq(math.huge) is 1 where x is infinite" },
+  { "flow flow.math", "trunc fix", "flow.math.sign(x) * flow.math.floor(flow.math.abs(x)) is it" },
+  { "flow flow.math", "logaddexp", "flow.math.reduce_logsumexp(flow.stack({ a, b }, 0), 0) is it" },
+  { "flow flow.math", "logcumsumexp",
+    "flow.math.log(flow.math.cumsum(flow.math.exp(x - m), axis)) + m is it, with m = flow.math.reduce_max(x)" },
+  { "flow flow.math", "quantile median percentile", "flow.sort(x) has them at fixed places of the last axis" },
+  { "flow flow.math flow.linalg", "trace", "flow.math.reduce_sum(flow.linalg.diag_part(x), -1) is it" },
+  { "flow", "vjp", "flow.gradients(y, x, { grad_ys = v }) is it" },
+  { "flow", "jvp", "flow.gradients(flow.gradients(y, x, { grad_ys = u }), u, { grad_ys = v }) is it, with a u of ones "
+    .. "like y" },
+  { "flow.signal", "fft2 rfft2 fftn", "flow.signal.fft goes along the last axis but the pairs', flow.transpose brings "
+    .. "another one there" },
+  { "flow", "clip_by_norm", "flow.math.l2_normalize(x) times the norm that is wanted; of gradients "
+    .. "flow.optimizer.grad_clipping.by_norm(1) is an optimizer's grad_clipping" },
+  { "flow", "clip_by_global_norm",
+    "flow.optimizer.grad_clipping.by_global_norm(1) is an optimizer's grad_clipping" },
+  { "flow", "GradientTape", "flow.gradients(losses, values) in the body of a job gives gradients" },
+  { "flow.nn", "ctc_greedy_decoder ctc_beam_search_decoder",
+    "take the argmax of each frame, once of those in a row that are alike, and leave the blanks out" },
+  { "flow.nn", "spectral_norm", "w / s, with s = flow.math.reduce_sum(u * flow.matmul(w, v)) of two vectors that "
+    .. "flow.assign carries on: v = l2_normalize(w^T u), u = l2_normalize(w v)" },
+  { "flow flow.nn", "unfold extract_patches im2col extract_image_patches",
+    "flow.nn.conv2d with a filter of ones and zeros picks patches; where these tile the image, flow.reshape and "
+    .. "flow.transpose do" },
+  { "flow.losses", "mse mean_squared_error MeanSquaredError", "flow.nn.MSELoss is it" },
+  { "flow.losses", "mae mean_absolute_error MeanAbsoluteError", "flow.nn.L1Loss is it" },
+  { "flow.losses", "Huber huber", "flow.smooth_l1_loss is it" },
+  { "flow.nn flow.losses", "SparseCategoricalCrossentropy sparse_categorical_crossentropy CategoricalCrossentropy "
+    .. "categorical_crossentropy", "flow.nn.sparse_softmax_cross_entropy_with_logits takes labels that are numbers of "
+    .. "classes, flow.nn.softmax_cross_entropy_with_logits shares of each; both take what comes before the softmax" },
+  { "flow.nn flow.losses", "BinaryCrossentropy binary_crossentropy", "flow.nn.BCEWithLogitsLoss takes what comes "
+    .. "before the sigmoid, flow.nn.BCELoss probabilities" },
+  { "flow.layers", "Input InputLayer",
+    "what goes into a job is its placeholders, flow.typing.Numpy.Placeholder(shape)" },
+  { "flow.layers", "Activation activation", "flow.nn.relu and others are functions, and the activation of a layer" },
+  { "flow.layers", "Rescaling Normalization", "x * scale + offset is it" },
 }
 
 local advice = {}

@@ -16,6 +16,8 @@ return {
     .. "vibration" },
   { data, "Words", "text embedding vocabulary tokens tokenize nlp classify sentiment" },
   { data, "Batches of several lengths", "padding pad mask sequences variable length buckets" },
+  { data, "Windows of a time series", "sliding window forecast timeseries sequences timeseries_dataset_from_array "
+    .. "lookback horizon" },
 
   { training, "Rates, clipping, weight decay", "learning rate schedule scheduler warmup gradient clipping optimizer "
     .. "freeze regularizer l2" },
