@@ -319,11 +319,11 @@ end
 
 --- Lets a function of the catalog do more than its op does, by the same arguments.
 --- @param doc string     what help says of that, behind the rest
---- @param make function  make(as_it_is, given) gives the results
+--- @param make function  make(as_it_is, given, trace, signature) gives the results
 function ops.extend(path, doc, make)
   local as_it_is = ops.at(path)
   compose(path, ops.signature(as_it_is):called("flow." .. path), ops.doc(as_it_is) .. "\n" .. doc,
-    function(given) return make(as_it_is, given) end)
+    function(given, t, signature) return make(as_it_is, given, t, signature) end)
 end
 
 --- Notes the help text of a function that is written in Lua.

@@ -492,6 +492,25 @@ describe("composed ops", function()
     assert.truthy(problem.where:find("layers_spec.lua:", 1, true))
   end)
 
+  it("multiply stacks whose leading axes broadcast", function()
+    local rng = np.random.default_rng(2)
+    for _, shapes in ipairs {
+      { { 3, 4 }, { 5, 4, 2 } }, { { 5, 1, 3, 4 }, { 6, 4, 2 } }, { { 1, 3, 4 }, { 7, 4, 2 } },
+    } do
+      local a, b = rng:normal(0, 1, shapes[1], "float64"), rng:normal(0, 1, shapes[2], "float64")
+      local product, slope = checks.run({ a, b }, function(x, y)
+        local z = flow.matmul(x, y)
+        return z, flow.gradients(z * z, x)
+      end, { returns = tp.Tuple { tp.Numpy, tp.Numpy } })
+      checks.near(np.matmul(a, b), product)
+      assert.equal(tostring(a.shape), tostring(slope.shape))
+    end
+    checks.refuses("flow.matmul: a is (2, 5, 3), b is (3, 3, 4), whose axes before the last two do not broadcast",
+      function()
+        checks.run({ np.ones { 2, 5, 3 }, np.ones { 3, 3, 4 } }, function(x, y) return flow.matmul(x, y) end)
+      end)
+  end)
+
   it("compute what their names say", function()
     local x = np.array({ { 1, -2 }, { 3, 0.5 } }, flow.float)
     local function with(body)

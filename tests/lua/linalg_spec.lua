@@ -97,6 +97,23 @@ describe("flow.linalg", function()
     end)
   end)
 
+  it("solves with one matrix for a stack of right sides, and with one of these for a stack of matrices", function()
+    for _, shapes in ipairs { { { 4, 4 }, { 5, 4, 2 } }, { { 5, 4, 4 }, { 4, 1 } }, { { 5, 1, 4, 4 }, { 3, 4, 2 } } } do
+      local matrix, rhs = positive(unpack(shapes[1])), drawn(unpack(shapes[2]))
+      for _, name in ipairs { "solve", "triangular_solve" } do
+        local x, slope = run({ matrix, rhs }, function(a, b)
+          local x = linalg[name](a, b)
+          return x, flow.gradients(x * x, a)
+        end, { returns = tp.Tuple { tp.Numpy, tp.Numpy } })
+        local left = name == "solve" and matrix or np.tril(matrix)
+        near(np.matmul(left, x), rhs + np.zeros_like(x), 1e-10)
+        assert.equal(tostring(matrix.shape), tostring(slope.shape))
+      end
+    end
+    raises("invalid_argument", "flow.linalg.solve: matrix is (2, 3, 3), rhs is (5, 3, 1), whose axes before the last",
+      function() run({ positive(2, 3, 3), drawn(5, 3, 1) }, function(a, b) return linalg.solve(a, b) end) end)
+  end)
+
   it("has exp of matrices, as the array function has it", function()
     -- A quarter of a turn about an axis, and a velocity that is added up.
     local quarter = math.pi / 2

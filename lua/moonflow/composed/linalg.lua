@@ -3,9 +3,18 @@
 local exponentials = require "moonflow.formulas.exponentials"
 local np = require "moonflow.np.functions"
 local ops = require "moonflow.ops"
+local stacks = require "moonflow.composed.stacks"
 local tools = require "moonflow.composed.tools"
 
 local flow = ops.functions
+
+for _, name in ipairs { "solve", "triangular_solve" } do
+  ops.extend("linalg." .. name, "Leading axes broadcast: one matrix may be for a stack of right sides, and one of these "
+    .. "for a stack of matrices.", function(as_it_is, given, t, signature)
+    given.matrix, given.rhs = stacks.alike(given, "matrix", "rhs", t, signature)
+    return as_it_is(given)
+  end)
+end
 
 ops.define("linalg.diag_part", { { "x", "blob" } }, [[
 The diagonals of the matrices in the last two axes of x.

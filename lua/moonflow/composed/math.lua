@@ -4,6 +4,7 @@ local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local dtypes = require "moonflow.dtypes"
 local ops = require "moonflow.ops"
+local stacks = require "moonflow.composed.stacks"
 
 local flow = ops.functions
 
@@ -43,12 +44,12 @@ ops.define("matmul", {
   { "transpose_a", "boolean", false, text = "take the transpose of a's last two axes" },
   { "transpose_b", "boolean", false, text = "take the transpose of b's last two axes" },
 }, [[
-Matrix product, the products of two stacks of matrices pair by pair, or those of a stack with one matrix.
+Matrix product, or the products of two stacks of matrices pair by pair, whose leading axes broadcast.
   out[..., i, j] = sum over k of a[..., i, k] * b[..., k, j]
-shapes: a (..., rows, inner), b (..., inner, columns) or (inner, columns) -> (..., rows, columns); with transpose_a a is
+shapes: a (..., rows, inner), b (..., inner, columns) -> (..., rows, columns); with transpose_a a is
   (..., inner, rows), with transpose_b b is (..., columns, inner)
 dtypes: float32, float64, bfloat16 or float16, both inputs alike; sums of the last two are float32
-errors: inner or leading sizes differ; a rank below 2]],
+errors: inner sizes differ, leading ones do not broadcast; a rank below 2]],
 function(given, t, signature)
   for _, name in ipairs { "a", "b" } do
     if rank_of(given[name]) == 1 then
@@ -57,6 +58,9 @@ function(given, t, signature)
     end
   end
   if rank_of(given.a) > 2 and rank_of(given.b) == 2 then return stack_by_matrix(given, t, signature) end
+  if rank_of(given.a) > 2 or rank_of(given.b) > 2 then
+    given.a, given.b = stacks.alike(given, "a", "b", t, signature)
+  end
   return equal_ranks(given)
 end)
 
