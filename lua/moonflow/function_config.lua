@@ -189,7 +189,7 @@ end
 --- A configuration to be filled by its methods, `config:default_data_type(flow.float)`,
 --- `config.train:primary_lr(0.1)`. As `function_config` of a job's spec a plain table says the same:
 --- { default_data_type = flow.float }.
---- default_data_type: the dtype of variables that say none (flow.float). Constants that say none are float32
+--- default_data_type: the dtype of variables, constants and draws that say none (flow.float)
 --- default_initializer: what variables of flow.get_variable begin with that say nothing; layers have their own
 --- default_placement_scope: a flow.scope.placement for ops outside of one
 --- default_logical_view: a flow.scope.consistent_view or mirrored_view, which on one device are the same

@@ -32,6 +32,9 @@ local kinds = { bool = "boolean", int = "integer", float = "number", string = "s
 -- Attributes for the few, which are words as the name is: by position it comes before them.
 local behind_name = { algorithm = true, precise = true, mixed = true, rounds_to = true }
 
+-- Whether an op with it makes floats of nothing but numbers.
+local function makes_floats(attr) return attr.name == "dtype" and attr.default == "float32" and not attr.required end
+
 -- The parameters of the public function: inputs, attributes, the seed of random ops, name. Not those attributes that
 -- another one fills in through its table form, or that the job supplies.
 local function parameters_of(op)
@@ -52,8 +55,13 @@ local function parameters_of(op)
       local kind = attr.table_form and "any" or kinds[attr.type]
       local part = behind_name[attr.name] and behind or list
       -- The engine fills in what is left out, and some defaults are one only where a job does not choose.
-      part[#part + 1] = attr.required and { attr.name, kind, text = attr.doc }
-        or { attr.name, kind .. "?", engine_default = attr.default, text = attr.doc }
+      if attr.required then
+        part[#part + 1] = { attr.name, kind, text = attr.doc }
+      elseif makes_floats(attr) then
+        part[#part + 1] = { attr.name, kind .. "?", text = attr.doc .. "; the job's default_data_type when left out" }
+      else
+        part[#part + 1] = { attr.name, kind .. "?", engine_default = attr.default, text = attr.doc }
+      end
     end
   end
   if op.random then
@@ -79,6 +87,7 @@ local function definition_of(name)
     if op.random and attr.name == "key" then def.has_key = true end
     if attr.name == "algorithm" then def.has_algorithm = true end
     if attr.name == "data_format" then def.data_format = attr.default end
+    if makes_floats(attr) then def.makes_floats = true end
   end
   if op.lua then def.signature = arguments.signature("flow." .. op.lua, parameters_of(op)) end
   definitions[name] = def
@@ -121,6 +130,9 @@ local function supply_algorithm(def, t, attrs)
     attrs.algorithm = "timed"
   end
 end
+
+--- The dtype of what says none and is made of numbers.
+function ops.default_dtype(t) return t.config and t.config.default_data_type or "float32" end
 
 -- Pads as pairs of the axes of places are spelled out for all axes: in the engine four numbers are one for each axis.
 local function supply_pads(def, attrs)
@@ -188,14 +200,14 @@ end
 
 -- The dtype that a number among the inputs takes: that of the last blob beside it, else of the last array. A condition
 -- is beside nothing.
-local function operand_dtype(def, values)
+local function operand_dtype(def, values, t)
   local of_array
   for i = #values, 1, -1 do
     local value = def.inputs[i] ~= "condition" and values[i]
     if blob.is(value) then return value.dtype end
     of_array = of_array or arguments.kind(value) == "ndarray" and value.dtype
   end
-  return of_array or "float32"
+  return of_array or ops.default_dtype(t)
 end
 
 -- Losses whose first two inputs, labels and logits, are of one type.
@@ -213,11 +225,12 @@ local function call(name, signature, ...)
   else
     for i, input in ipairs(def.inputs) do given[i] = values[input] or false end
   end
-  local dtype = operand_dtype(def, given)
+  local dtype = operand_dtype(def, given, t)
   local ids, attrs = {}, {}
   for i, value in ipairs(given) do ids[i] = value and blob.operand(value, t, dtype, where) end
   if #ids == 2 then ids[1], ids[2] = blob.in_one_dtype(name, t, ids[1], ids[2], site) end
   for _, attr in ipairs(def.attrs) do attrs[attr] = values[attr] end
+  if def.makes_floats and not attrs.dtype then attrs.dtype = ops.default_dtype(t) end
   local full = t:claim(values.name, name, site)
   if def.random then supply_random(def, t, ids, attrs, full, values.seed) end
   supply_algorithm(def, t, attrs)

@@ -219,6 +219,30 @@ describe("a choice", function()
   end)
 end)
 
+describe("what is made of numbers", function()
+  it("has the job's default_data_type", function()
+    for _, dtype in ipairs { flow.float, flow.double } do
+      local job = flow.global_function {
+        inputs = { x = tp.Numpy.Placeholder({ 3 }, { dtype = dtype }) }, returns = tp.Numpy,
+        function_config = { default_data_type = dtype },
+      } (function(x)
+        local made = {
+          flow.zeros { 3 }, flow.ones { 3 }, flow.constant(1, { shape = { 3 } }), flow.constant_scalar(1),
+          flow.range(3), flow.one_hot(flow.constant(1, { dtype = flow.int32 }), 3), flow.random.normal { 3 },
+          flow.random.uniform { 3 }, flow.where(x:gt(0), 0.25, 0.75),
+        }
+        for i, value in ipairs(made) do
+          assert.equal(dtype, value.dtype, i)
+          x = x + value
+        end
+        assert.equal(flow.int8, flow.ones({ 3 }, flow.int8).dtype)
+        return x
+      end)
+      assert.equal(dtype, job(np.ones({ 3 }, dtype)).dtype)
+    end
+  end)
+end)
+
 describe("clip_by_value", function()
   it("keeps to the bounds it is given", function()
     local job = flow.global_function {

@@ -10,18 +10,20 @@ local flow = ops.functions
 
 -- ---- filled -------------------------------------------------------------------------------------------------------
 
-local function full_of(value)
-  return function(given)
-    return ops.apply("constant", {}, { value = value, dtype = given.dtype, shape = given.shape }, given.name)
-  end
-end
-ops.define("zeros", { { "shape", "list" }, { "dtype", "dtype", "float32" } }, "Zeros.", full_of(0))
-ops.define("ones", { { "shape", "list" }, { "dtype", "dtype", "float32" } }, "Ones.", full_of(1))
+local of_result = { "dtype", "dtype?", text = "of the result; the job's default_data_type when left out" }
 
-ops.define("constant_scalar", { { "value", "number" }, { "dtype", "dtype", "float32" } },
-  "A scalar that is `value` in every run.", function(given)
-    return ops.apply("constant", {}, { value = given.value, dtype = given.dtype, shape = {} }, given.name)
-  end)
+local function full(value, shape, given, t)
+  return ops.apply("constant", {}, { value = value, dtype = given.dtype or ops.default_dtype(t), shape = shape },
+    given.name)
+end
+
+for name, value in pairs { zeros = 0, ones = 1 } do
+  ops.define(name, { { "shape", "list" }, of_result }, value == 0 and "Zeros." or "Ones.",
+    function(given, t) return full(value, given.shape, given, t) end)
+end
+
+ops.define("constant_scalar", { { "value", "number" }, of_result }, "A scalar that is `value` in every run.",
+  function(given, t) return full(given.value, {}, given, t) end)
 
 ops.define("constant_like", {
     { "like", "blob" }, { "value", "number" },
@@ -54,7 +56,7 @@ ops.define("range", {
   { "start", "number?", engine_default = 0, text = "the first value; alone it is `stop`" },
   { "stop", "number?", text = "the end, not included" },
   { "step", "number?", engine_default = 1, text = "distance of neighbours, may be negative" },
-  { "dtype", "dtype?", engine_default = "float32", text = "of the result" },
+  of_result,
 }, [[
 Evenly spaced values, start + i * step as long as that is before stop; flow.range(stop) counts from 0.
 shapes: -> (ceil((stop - start) / step)), empty when stop lies behind start

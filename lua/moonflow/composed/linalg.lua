@@ -9,8 +9,8 @@ local tools = require "moonflow.composed.tools"
 local flow = ops.functions
 
 for _, name in ipairs { "solve", "triangular_solve" } do
-  ops.extend("linalg." .. name, "Leading axes broadcast: one matrix may be for a stack of right sides, and one of these "
-    .. "for a stack of matrices.", function(as_it_is, given, t, signature)
+  ops.extend("linalg." .. name, "Leading axes broadcast: one matrix may be for a stack of right sides, and one of "
+    .. "these for a stack of matrices.", function(as_it_is, given, t, signature)
     given.matrix, given.rhs = stacks.alike(given, "matrix", "rhs", t, signature)
     return as_it_is(given)
   end)
