@@ -10,6 +10,7 @@ local validate_indices = { "validate_indices", "boolean" }
 local conjugate, batch_axis_stays = { "conjugate", "boolean", false }, { "batch_axis_non_change", "boolean" }
 local of_its_own_type = { "dtype", "dtype" }
 local train_step_lbn = { "train_step_lbn", "string" }
+local sort_kind = { "kind", "string" }  -- equal ones stay in their order in any case
 local max_dim_size = { "max_dim_size", "integer" }
 
 local pooling = { "input=x", "ksize", "strides", "padding", "data_format", "ceil_mode", "name" }
@@ -108,6 +109,10 @@ return {
   ["np.full_like"] = { "a", "fill_value=value", "dtype" },
   ["np.geomspace"] = { "start", "stop", "num=count" },
   ["np.isin"] = { "element=a", "test_elements=values" },
+  ["np.argsort"] = { "a", "axis", sort_kind },
+  ["np.linalg.eigh"] = { "a", { "UPLO", "string", "L", "np.linalg.eigh(a:transpose()) reads the upper triangle" } },
+  ["np.linalg.qr"] = { "a", { "mode", "string", "reduced" } },
+  ["np.linalg.svd"] = { "a", { "full_matrices", "boolean", false } },
   ["np.linspace"] = { "start", "stop", "num=count" },
   ["np.logspace"] = { "start", "stop", "num=count" },
   ["np.pad"] = { "array=a", "pad_width", "constant_values" },
@@ -139,6 +144,7 @@ return {
   ["np.random.weibull"] = { "a", "size=shape" },
   ["np.random.zipf"] = { "a", "size=shape" },
   ["np.ravel_multi_index"] = { "multi_index", "dims=shape" },
+  ["np.sort"] = { "a", "axis", sort_kind },
   ["np.tril"] = { "m=a", "k=diagonal" },
   ["np.triu"] = { "m=a", "k=diagonal" },
 }

@@ -144,6 +144,17 @@ describe("the original's names of parameters", function()
     refused("flow.transpose: 'conjugate' can only be false here, got true",
       function(a) return flow.transpose(a, { perm = { 1, 0 }, conjugate = true }) end)
   end)
+
+  it("says what is done of arrays anyway", function()
+    assert.is_true(np.sort({ 3, 1, 2 }, { kind = "stable" }) == np.array { 1, 2, 3 })
+    assert.is_true(np.argsort({ 3, 1, 2 }, -1, "quicksort") == np.array({ 1, 2, 0 }, "int64"))
+    assert.equal(3, select("#", np.linalg.svd(np.eye(3), { full_matrices = false })))
+    assert.equal(2, select("#", np.linalg.qr(np.eye(3), "reduced")))
+    checks.refuses("np.linalg.svd: 'full_matrices' can only be false here, got true", np.linalg.svd, np.eye(3),
+      { full_matrices = true })
+    checks.refuses("np.linalg.eigh(a:transpose()) reads the upper triangle", np.linalg.eigh, np.eye(3),
+      { UPLO = "U" })
+  end)
 end)
 
 describe("flow.slice", function()
