@@ -208,7 +208,8 @@ function Generator:binomial(...)
   if of then
     check_all(of[1], 1 - of[1]:ge(0) * of[1]:le(1), "p", "a chance from 0 to 1", "np.random.binomial")
     local uniform = self:uniform(0, 1, of_shape, "float64")
-    return ndarray.cast(counts.binomial_of_each(given.n, of[1], uniform, "np.random.binomial"), given.dtype)
+    local tries = np.full_like(of[1], given.n)
+    return ndarray.cast(counts.binomial_of_each(tries, of[1], uniform, "np.random.binomial"), given.dtype)
   end
   if not (given.p >= 0 and given.p <= 1) then
     fail("invalid_argument", ("np.random.binomial: p is a chance from 0 to 1, got %g"):format(given.p))
@@ -302,9 +303,21 @@ function Generator:multinomial(...)
   local things, shape, rows = #sums, given.shape and flat_list(given.shape) or {}, 1
   for _, size in ipairs(shape) do rows = rows * size end
   shape[#shape + 1] = things
-  local found = places_of(sums, self:uniform(0, 1, { rows, given.n }, "float64"))
-  local counted = found + np.arange(rows):reshape({ -1, 1 }) * things
-  return np.bincount(counted, { minlength = rows * things }):reshape(shape)
+  if things > given.n then  -- each try by itself
+    local found = places_of(sums, self:uniform(0, 1, { rows, given.n }, "float64"))
+    local counted = found + np.arange(rows):reshape({ -1, 1 }) * things
+    return np.bincount(counted, { minlength = rows * things }):reshape(shape)
+  end
+  -- Of the tries that are left how many give the next thing.
+  local result, left, before, whole = {}, np.full({ rows }, given.n, "float64"), 0, sums[things - 1]
+  for i = 0, things - 2 do
+    local share = before < whole and math.min((sums[i] - before) / (whole - before), 1) or 0
+    local count = counts.binomial_of_each(left, np.full({ rows }, share, "float64"),
+      self:uniform(0, 1, { rows }, "float64"), "np.random.multinomial")
+    result[i + 1], left, before = count, left - count, sums[i]
+  end
+  result[things] = left:astype("int64")
+  return np.stack(result, 1):reshape(shape)
 end
 
 local multivariate_signature = signature("np.random.multivariate_normal",

@@ -6,7 +6,7 @@ local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 
-local floor, max, min = math.floor, math.max, math.min
+local exp, floor, max, min, sqrt = math.exp, math.floor, math.max, math.min, math.sqrt
 
 local counts = {}
 
@@ -58,11 +58,22 @@ function counts.poisson(mean, uniform, called)
   return draw(sums, low, uniform)
 end
 
--- The first count at which the chances, from the least one on, come to a share of all. The chance of k + 1 is that of k
--- times (a - b k) / (k + 1).
-local function drawn(mode, deviation, most, a, b, share)
+local FEW = 30  -- that the mode may be at, so that the chance of 0 is a number and a sum from there is short
+
+-- The first count at which the chances, from the least one on, come to a share of all. That of 0 is `none`, and that of
+-- k + 1 is that of k times (a - b k) / (k + 1).
+local function drawn(mode, deviation, most, none, a, b, share)
   local reach = floor(10 * deviation) + 50
   local low, high = max(0, mode - reach), min(most, mode + reach)
+  if mode <= FEW then
+    local chance, sum = none, none
+    for k = 0, high - 1 do
+      if sum > share then return k end
+      chance = chance * (a - b * k) / (k + 1)
+      sum = sum + chance
+    end
+    return high
+  end
   local all, chance = 1, 1
   for k = mode, high - 1 do
     chance = chance * (a - b * k) / (k + 1)
@@ -88,18 +99,19 @@ local function in_parts(count, draw_some)
 end
 if jit then jit.off(in_parts) end
 
---- As `binomial`, of a p for each draw.
+--- As `binomial`, of an n and a p for each draw, float64 arrays.
 function counts.binomial_of_each(n, p, uniform, called)
   local result = core.zeros("int64", uniform.shape:table())
   if p.nbytes == 0 then return result end
-  check_variance((p * (1 - p)):max() * n, called)
-  local to, chances, shares = result:ptr(), p:ptr(), uniform:ptr()
+  check_variance((n * p * (1 - p)):max(), called)
+  local to, all_tries, chances, shares = result:ptr(), n:ptr(), p:ptr(), uniform:ptr()
   in_parts(p.nbytes / 8, function(first, last)
     for i = first, last do
-      local chance = min(chances[i], 1 - chances[i])
+      local tries, chance = all_tries[i], min(chances[i], 1 - chances[i])
       local odds = chance / (1 - chance)
-      local count = drawn(min(n, floor((n + 1) * chance)), math.sqrt(n * chance), n, n * odds, odds, shares[i])
-      to[i] = chances[i] > 0.5 and n - count or count
+      local count = drawn(min(tries, floor((tries + 1) * chance)), sqrt(tries * chance), tries, (1 - chance) ^ tries,
+        tries * odds, odds, shares[i])
+      to[i] = chances[i] > 0.5 and tries - count or count
     end
   end)
   return result
@@ -113,7 +125,8 @@ function counts.poisson_of_each(mean, uniform, called)
   local to, means, shares = result:ptr(), mean:ptr(), uniform:ptr()
   in_parts(mean.nbytes / 8, function(first, last)
     for i = first, last do
-      to[i] = drawn(floor(means[i]), math.sqrt(means[i]), math.huge, means[i], 0, shares[i])
+      local wanted = means[i]
+      to[i] = drawn(floor(wanted), sqrt(wanted), math.huge, exp(-wanted), wanted, 0, shares[i])
     end
   end)
   return result
