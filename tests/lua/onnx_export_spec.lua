@@ -320,6 +320,30 @@ describe("a job that is written", function()
     end, { -1, 0, 3 })
   end)
 
+  it("tells how its result hangs on its input", function()
+    local functions = {
+      abs = flow.math.abs, cos = flow.math.cos, elu = flow.nn.elu, exp = flow.math.exp, gelu = flow.math.gelu,
+      leaky_relu = flow.nn.leaky_relu, log = function(x) return flow.math.log(x + 2) end,
+      log_softmax = flow.nn.log_softmax, reciprocal = function(x) return flow.math.reciprocal(x + 2) end,
+      relu = flow.nn.relu, relu6 = function(x) return flow.nn.relu6(x * 8) end,
+      rsqrt = function(x) return flow.math.rsqrt(x + 2) end, sigmoid = flow.math.sigmoid, sin = flow.math.sin,
+      softmax = flow.nn.softmax, softplus = flow.math.softplus, sqrt = function(x) return flow.math.sqrt(x + 2) end,
+      square = flow.math.square, swish = flow.nn.swish, tanh = flow.math.tanh,
+    }
+    for _, slope_of in pairs(functions) do
+      comes_back({ 3, 5 }, function(x) return flow.gradients(slope_of(x) ^ 3, x) end, { tolerance = 1e-5 })
+      flow.clear_default_session()
+    end
+    -- What an image's pixels have to do with the score of its class, and how badly an autoencoder tells it.
+    comes_back({ 2, 1, 8, 8 }, function(x)
+      local y = flow.layers.conv2d(x, 4, 3, { padding = "SAME", activation = flow.math.tanh, name = "conv" })
+      local scores = flow.layers.dense(flow.reshape(y, { 2, -1 }), 3, { name = "out" })
+      local slopes = flow.gradients(flow.math.reduce_max(scores, 1), x)
+      local told = flow.nn.sigmoid_cross_entropy_with_logits(flow.math.sigmoid(x), slopes)
+      return slopes + told
+    end, { tolerance = 1e-5 })
+  end)
+
   it("has the names of its inputs, and of its results those that are asked for", function()
     local function body(x) return flow.layers.dense(x, 2, { name = "fc" }) end
     local _, model = written({ 1, 3 }, body)

@@ -482,6 +482,12 @@ function ops.softmax_cross_entropy_with_logits(w)
   return w:emit("Neg", { w:emit("ReduceSum", { weighed, w:ints { -1 } }, { keepdims = { i = 0 } }, "sum") })
 end
 
+-- labels, logits
+function ops.sigmoid_cross_entropy_with_logits(w)
+  local softplus = w:emit("Softplus", { w:input(2) }, nil, "softplus")
+  return w:emit("Sub", { softplus, w:emit("Mul", { w:input(1), w:input(2) }, nil, "product") })
+end
+
 -- Gives the probabilities too, which only a gradient reads.
 function ops.sparse_softmax_cross_entropy_with_logits(w)
   local rank = #w:sizes(2)
@@ -528,7 +534,7 @@ function ops.dot_product_attention(w)
     { perm = { ints = { 0, 2, 1, 3 } } }), log_sum
 end
 
-for _, more in ipairs { "images", "random", "spectra" } do
+for _, more in ipairs { "gradients", "images", "random", "spectra" } do
   for op, write in pairs(require("moonflow.onnx.export_" .. more)) do ops[op] = write end
 end
 
