@@ -6,12 +6,11 @@ local core = require "moonflow.core"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
-local panels = require "moonflow.np.panels"
 local reflections = require "moonflow.np.reflections"
 local rotations = require "moonflow.np.rotations"
 local stacks = require "moonflow.np.stacks"
 
-local as_array, cast, floating, product = ndarray.as_array, ndarray.cast, ndarray.floating, panels.product
+local as_array, cast, floating = ndarray.as_array, ndarray.cast, ndarray.floating
 local abs, floor, log, max, min, sqrt = math.abs, math.floor, math.log, math.max, math.min, math.sqrt
 local fail, signature = errors.raise, arguments.signature
 
@@ -21,9 +20,8 @@ local EPSILON = 2 ^ -52
 
 -- Divides rows of a matrix by powers of two and multiplies columns by them, until a row and the column of its number
 -- are about as large: B. N. Parlett and C. Reinsch, "Balancing a matrix for calculation of eigenvalues and
--- eigenvectors", Numerische Mathematik 1969. Gives what the rows of eigenvectors are multiplied by.
-local function balance(h, n)
-  local factors = {}
+-- eigenvectors", Numerische Mathematik 1969. `factors` is what the rows of eigenvectors are multiplied by then.
+local function balance(h, n, factors)
   for i = 0, n - 1 do factors[i] = 1 end
   for _ = 1, 100 do
     local is_done = true
@@ -43,11 +41,18 @@ local function balance(h, n)
     end
     if is_done then break end
   end
-  return factors
 end
 
 -- Reflects `count` rows of n numbers, of which p[row] begins the first, by I - tau v v^T, from column `first` on.
 local function reflect_rows(p, row, n, first, v, tau, count)
+  if count == 3 then  -- as in all but a few steps
+    local b, c, next_row, third = v[1], v[2], row + n, row + 2 * n
+    for j = first, n - 1 do
+      local sum = tau * (p[row + j] + b * p[next_row + j] + c * p[third + j])
+      p[row + j], p[next_row + j], p[third + j] = p[row + j] - sum, p[next_row + j] - sum * b, p[third + j] - sum * c
+    end
+    return
+  end
   for j = first, n - 1 do
     local sum = 0
     for k = 0, count - 1 do sum = sum + v[k] * p[row + k * n + j] end
@@ -58,6 +63,14 @@ end
 
 -- Reflects `count` columns from number `column` on in the rows up to number `last`.
 local function reflect_columns(p, column, n, last, v, tau, count)
+  if count == 3 then
+    local b, c = v[1], v[2]
+    for at = column, last * n + column, n do
+      local sum = tau * (p[at] + b * p[at + 1] + c * p[at + 2])
+      p[at], p[at + 1], p[at + 2] = p[at] - sum, p[at + 1] - sum * b, p[at + 2] - sum * c
+    end
+    return
+  end
   for at = column, last * n + column, n do
     local sum = 0
     for k = 0, count - 1 do sum = sum + v[k] * p[at + k] end
@@ -67,9 +80,7 @@ local function reflect_columns(p, column, n, last, v, tau, count)
 end
 
 -- Makes the matrix zero below what is beside its diagonal, h = z h' z^T.
-local function to_hessenberg(h, z, n)
-  local vector = core.zeros("float64", { n })
-  local v = vector:ptr()
+local function to_hessenberg(h, z, n, v)
   for k = 0, n - 3 do
     local count = n - k - 1
     local tau = reflections.of(h, (k + 1) * n + k, n, count)
@@ -86,18 +97,17 @@ end
 -- One step of the QR algorithm with two shifts at once, of the rows `first` to `last`, three or more: J. G. F. Francis,
 -- "The QR transformation", The Computer Journal 1961. The shifts have that sum and that product.
 local function step(h, z, n, first, last, sum, shift_product, v)
-  local function at(i, j) return h[i * n + j] end
-  local f = first
-  v[0] = at(f, f) * (at(f, f) - sum) + at(f, f + 1) * at(f + 1, f) + shift_product
-  v[1] = at(f + 1, f) * (at(f, f) + at(f + 1, f + 1) - sum)
-  v[2] = at(f + 1, f) * at(f + 2, f + 1)
-  for k = f, last - 1 do
+  local top, next_row = first * n + first, (first + 1) * n + first
+  v[0] = h[top] * (h[top] - sum) + h[top + 1] * h[next_row] + shift_product
+  v[1] = h[next_row] * (h[top] + h[next_row + 1] - sum)
+  v[2] = h[next_row] * h[next_row + n + 1]
+  for k = first, last - 1 do
     local count = min(3, last - k + 1)
-    if k > f then
+    if k > first then
       for i = 0, count - 1 do v[i] = h[(k + i) * n + k - 1] end
     end
     local tau = reflections.of(v, 0, 1, count)
-    if k > f then
+    if k > first then
       h[k * n + k - 1] = v[0]
       for i = 1, count - 1 do h[(k + i) * n + k - 1] = 0 end
     end
@@ -115,6 +125,14 @@ local function halves(h, n, m)
   return half, half * half + h[(m - 1) * n + m] * h[m * n + m - 1]
 end
 
+-- Rotates two neighbouring columns in the rows up to number `last`, of which p[at] is in the second column.
+local function turn_columns(p, at, n, last, c, s)
+  for i = at, at + last * n, n do
+    local f, g = p[i - 1], p[i]
+    p[i - 1], p[i] = c * f + s * g, c * g - s * f
+  end
+end
+
 -- Turns such a block so that it is triangular, where its eigenvalues are real.
 local function split_block(h, z, n, m)
   local half, square = halves(h, n, m)
@@ -130,24 +148,18 @@ local function split_block(h, z, n, m)
     local f, g = h[x + j], h[y + j]
     h[x + j], h[y + j] = c * f + s * g, c * g - s * f
   end
-  local function turn_columns(p, last)
-    for i = m, last * n + m, n do
-      local f, g = p[i - 1], p[i]
-      p[i - 1], p[i] = c * f + s * g, c * g - s * f
-    end
-  end
-  turn_columns(h, m)
-  turn_columns(z, n - 1)
+  turn_columns(h, m, n, m, c, s)
+  turn_columns(z, m, n, n - 1, c, s)
   h[m * n + m - 1] = 0
 end
 
 -- Makes the matrix triangular but for blocks of two rows, whose eigenvalues are complex: h = z h' z^T.
-local function to_schur(h, z, n, called)
-  to_hessenberg(h, z, n)
+-- `v` has room for n numbers, and 3.
+local function to_schur(h, z, n, v, called)
+  to_hessenberg(h, z, n, v)
   local norm = 0
   for i = 0, n * n - 1 do norm = max(norm, abs(h[i])) end
-  local vector = core.zeros("float64", { 3 })
-  local last, tries, v = n - 1, 0, vector:ptr()
+  local last, tries = n - 1, 0
   while last >= 0 do
     local first = last
     while first > 0 do
@@ -175,23 +187,28 @@ local function to_schur(h, z, n, called)
   end
 end
 
+-- Compiled loops do not notice a Ctrl-C, so these are none, around others that are.
+if jit then
+  jit.off(to_hessenberg)
+  jit.off(to_schur)
+end
+
 -- ---- eigenvalues and vectors ---------------------------------------------------------------------------------------
 
--- The eigenvalues of what to_schur made, real and imaginary parts; of a pair the one above the axis first.
-local function values_of(h, n)
-  local real, imaginary = {}, {}
+-- Writes the eigenvalues of what to_schur made, real and imaginary parts in turn; of a pair the one above the axis
+-- first.
+local function write_values(h, n, values)
   local m = 0
   while m < n do
-    real[m], imaginary[m] = h[m * n + m], 0
-    if m + 1 < n and h[(m + 1) * n + m] ~= 0 then
+    local real, imaginary, has_pair = h[m * n + m], 0, m + 1 < n and h[(m + 1) * n + m] ~= 0
+    if has_pair then
       local half, square = halves(h, n, m + 1)
-      real[m], imaginary[m] = h[(m + 1) * n + m + 1] + half, sqrt(-square)
-      real[m + 1], imaginary[m + 1] = real[m], -imaginary[m]
-      m = m + 1
+      real, imaginary = h[(m + 1) * n + m + 1] + half, sqrt(-square)
+      values[2 * m + 2], values[2 * m + 3] = real, -imaginary
     end
-    m = m + 1
+    values[2 * m], values[2 * m + 1] = real, imaginary
+    m = m + (has_pair and 2 or 1)
   end
-  return real, imaginary
 end
 
 local function times(a, b, c, d) return a * c - b * d, a * d + b * c end
@@ -206,6 +223,21 @@ local function over(a, b, c, d)
   local share = c / d
   local whole = c * share + d
   return (a * share + b) / whole, (b * share - a) / whole
+end
+
+-- What h[at + j] for j from `first` to `last` give of a row, times x and y, negative.
+local function rest(h, at, first, last, x, y)
+  local a, b = 0, 0
+  for j = first, last do
+    local factor = h[at + j]
+    a, b = a - factor * x[j], b - factor * y[j]
+  end
+  return a, b
+end
+
+local function not_nothing(a, b, limit)
+  if abs(a) + abs(b) < limit then return limit, 0 end
+  return a, b
 end
 
 -- The eigenvector of the eigenvalue number m of what to_schur made: x (real) and y (imaginary) with h (x + i y) =
@@ -224,25 +256,12 @@ local function back(h, n, m, lr, li, x, y)
     x[m - 1], y[m - 1] = lr - h[m * n + m], li
     i = m - 2
   end
-  -- What the numbers behind `from` give of a row, negative.
-  local function rest(row, from)
-    local a, b = 0, 0
-    for j = from + 1, m do
-      local factor = h[row * n + j]
-      a, b = a - factor * x[j], b - factor * y[j]
-    end
-    return a, b
-  end
-  local function not_nothing(a, b, limit)
-    if abs(a) + abs(b) < limit then return limit, 0 end
-    return a, b
-  end
   while i >= 0 do
     local top = i
-    local a, b = rest(i, i)
+    local a, b = rest(h, i * n, i + 1, m, x, y)
     if i > 0 and h[i * n + i - 1] ~= 0 then
       top = i - 1
-      local c, d = rest(top, i)
+      local c, d = rest(h, top * n, i + 1, m, x, y)
       local first, right, low, second = h[top * n + top] - lr, h[top * n + i], h[i * n + top], h[i * n + i] - lr
       local e, f = times(first, -li, second, -li)
       local size = max(abs(first), abs(second), abs(right), abs(low), abs(li), least)
@@ -262,64 +281,71 @@ local function back(h, n, m, lr, li, x, y)
   end
 end
 
--- Columns of length 1, of each the largest number real.
+-- Columns of length 1 of each matrix, the largest number of each real.
 local function normalized(real, imaginary)
-  local most = np.maximum(np.max(np.maximum(np.abs(real), np.abs(imaginary)), 0), 2 ^ -1000)
+  local along = { axis = 1, keepdims = true }
+  local most = np.maximum(np.max(np.maximum(np.abs(real), np.abs(imaginary)), along), 2 ^ -1000)
   real, imaginary = real / most, imaginary / most
   local squares = real * real + imaginary * imaginary
-  local length = np.sqrt(np.sum(squares, 0))
-  local place = np.argmax(squares, 0):reshape({ 1, -1 })
-  local turn_real, turn = np.take_along_axis(real, place, 0), np.take_along_axis(imaginary, place, 0)
+  local length = np.sqrt(np.sum(squares, along))
+  local place = np.expand_dims(np.argmax(squares, 1), 1)
+  local turn_real, turn = np.take_along_axis(real, place, 1), np.take_along_axis(imaginary, place, 1)
   local size = np.sqrt(turn_real * turn_real + turn * turn) * length
   -- Those that are real stay as they are, with the sign they have.
-  local is_real = np.max(np.abs(imaginary), 0):eq(0)
+  local is_real = np.max(np.abs(imaginary), along):eq(0)
   turn_real, turn = np.where(is_real, 1 / length, turn_real / size), np.where(is_real, 0, turn / size)
   return real * turn_real + imaginary * turn, imaginary * turn_real - real * turn
 end
 
--- The eigenvalues (n, 2) of one matrix, and with `wants_vectors` its eigenvectors (n, n, 2), in double precision.
-local function factors(a, called, wants_vectors)
-  local n = a.shape[0]
-  if n == 0 then return np.zeros({ 0, 2 }, "float64"), np.zeros({ 0, 0, 2 }, "float64") end
-  local scale = rotations.scale_of(a, called)
-  local matrix, turned = (a / scale):copy(), np.eye(n, "float64")
-  local h, z = matrix:ptr(), turned:ptr()
-  local rows = balance(h, n)
-  to_schur(h, z, n, called)
-  local real, imaginary = values_of(h, n)
-  local values = core.zeros("float64", { n, 2 })
-  local to = values:ptr()
-  for m = 0, n - 1 do to[2 * m], to[2 * m + 1] = real[m], imaginary[m] end
-  if not wants_vectors then return values * scale end
-  local x, y = core.zeros("float64", { n, n }), core.zeros("float64", { n, n })  -- a row for each
-  local p, q = x:ptr(), y:ptr()
+-- The eigenvectors of what to_schur made, one in each row of x (real) and y (imaginary).
+local function write_vectors(h, n, values, x, y)
   for m = 0, n - 1 do
-    if imaginary[m] >= 0 then
-      back(h, n, imaginary[m] > 0 and m + 1 or m, real[m], imaginary[m], p + m * n, q + m * n)
+    local real, imaginary = values[2 * m], values[2 * m + 1]
+    if imaginary >= 0 then
+      back(h, n, imaginary > 0 and m + 1 or m, real, imaginary, x + m * n, y + m * n)
+    else  -- conjugate to the one before
+      for j = m * n, m * n + n - 1 do x[j], y[j] = x[j - n], -y[j - n] end
     end
   end
-  for m = 0, n - 1 do
-    if imaginary[m] < 0 then
-      for j = m * n, m * n + n - 1 do p[j], q[j] = p[j - n], -q[j - n] end
-    end
-  end
-  local factor = core.zeros("float64", { n, 1 })
-  for i = 0, n - 1 do factor:ptr()[i] = rows[i] end
-  local back_real, back_imaginary = product(turned, x:transpose()) * factor, product(turned, y:transpose()) * factor
-  return values * scale, np.stack({ normalized(back_real, back_imaginary) }, -1)
 end
 
--- What `factors` gives of each matrix of an array.
-local function of_each(given_a, called, wants_vectors)
-  local whole = floating(as_array(given_a, called))
-  local rank = whole.rank
-  if rank < 2 or whole.shape[rank - 1] ~= whole.shape[rank - 2] then
-    fail("shape_mismatch", ("%s wants a square matrix, got %s"):format(called, tostring(whole.shape)))
+-- The eigenvalues (count, n, 2) of matrices (count, n, n), and with `wants_vectors` their eigenvectors (count, n, n,
+-- 2), in double precision.
+local function factors(stack, called, wants_vectors)
+  local count, n = stack.shape[0], stack.shape[1]
+  local values = core.zeros("float64", { count, n, 2 })
+  if count * n == 0 then return values, core.zeros("float64", { count, n, n, 2 }) end
+  local scales = rotations.scales_of(stack, called)
+  local matrices, turned = stack / scales, rotations.identities(count, n)
+  local rows, x, y = core.zeros("float64", { count, n, 1 }), nil, nil
+  if wants_vectors then x, y = core.zeros("float64", { count, n, n }), core.zeros("float64", { count, n, n }) end
+  local room = core.zeros("float64", { max(n, 3) })
+  local h, z, v, d, w = matrices:ptr(), turned:ptr(), values:ptr(), rows:ptr(), room:ptr()
+  local p, q = x and x:ptr(), y and y:ptr()
+  for m = 0, count - 1 do
+    local at = m * n * n
+    balance(h + at, n, d + m * n)
+    to_schur(h + at, z + at, n, w, called)
+    write_values(h + at, n, v + 2 * m * n)
+    if p then write_vectors(h + at, n, v + 2 * m * n, p + at, q + at) end
   end
-  local function of_one(a) return factors(a, called, wants_vectors) end
-  local results = { stacks.each(of_one, cast(whole, "float64")) }
-  for i, result in ipairs(results) do results[i] = cast(result, whole.dtype) end
-  return unpack(results)
+  local told = values * scales
+  if not wants_vectors then return told end
+  local function turned_back(vectors) return np.matmul(turned, vectors:transpose(0, 2, 1)) * rows end
+  return told, np.stack({ normalized(turned_back(x), turned_back(y)) }, -1)
+end
+
+-- The same of the matrices of any array, in its dtype.
+local function of_each(a, called, wants_vectors)
+  a = floating(as_array(a, called))
+  local rank = a.rank
+  if rank < 2 or a.shape[rank - 1] ~= a.shape[rank - 2] then
+    fail("shape_mismatch", ("%s wants a square matrix, got %s"):format(called, tostring(a.shape)))
+  end
+  local stack, _, outer = stacks.along_one(cast(a, "float64"))
+  local values, vectors = factors(stack, called, wants_vectors)
+  local function shaped(whole) return cast(stacks.spread(whole, outer), a.dtype) end
+  return shaped(values), vectors and shaped(vectors)
 end
 
 local linalg = np.linalg
@@ -362,6 +388,6 @@ function np.roots(...)
   local n = #x - 1
   local companion = np.eye(n, n, -1, "float64")
   if n > 0 then companion[0] = -x:rows(1, n) / x[0] end
-  local values = factors(companion, "np.roots", false)
-  return cast(np.concat({ values, np.zeros({ #p - 1 - last, 2 }, "float64") }, 0), p.dtype)
+  local values = factors(np.expand_dims(companion, 0), "np.roots", false)
+  return cast(np.concat({ values[0], np.zeros({ #p - 1 - last, 2 }, "float64") }, 0), p.dtype)
 end

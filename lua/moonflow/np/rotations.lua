@@ -253,8 +253,8 @@ end
 --- the arrays that the others need would take a hundred times as long.
 rotations.SMALL = 8
 
--- A power of two near the greatest element of each matrix, (count, 1, 1); see scale_of.
-local function scales_of(stack, called)
+--- A power of two near the greatest element of each matrix, (count, 1, 1); see scale_of.
+function rotations.scales_of(stack, called)
   check_finite(stack, called)
   local most = np.max(np.abs(stack), { 1, 2 }, { keepdims = true })
   return 2 ^ np.maximum(np.ceil(np.log2(np.where(most:eq(0), 1, most))), -1000)
@@ -308,17 +308,17 @@ end
 local function is_less(a, b) return a < b end
 local function is_more(a, b) return a > b end
 
--- (count, n, n)
-local function identities(count, n) return np.broadcast_to(np.eye(n, "float64"), { count, n, n }):copy() end
+--- (count, n, n)
+function rotations.identities(count, n) return np.broadcast_to(np.eye(n, "float64"), { count, n, n }):copy() end
 
 --- Eigenvalues, ascending, (count, n), and eigenvectors as columns (count, n, n), of symmetric matrices (count, n, n),
 --- of which the lower triangles are read.
 function rotations.small_symmetric(stack, called)
   local count, n = stack.shape[0], stack.shape[1]
   stack = np.tril(stack)
-  local scales = scales_of(stack, called)
+  local scales = rotations.scales_of(stack, called)
   stack = stack / scales
-  local values, rows = core.empty("float64", { count, n }), identities(count, n)
+  local values, rows = core.empty("float64", { count, n }), rotations.identities(count, n)
   local p, q, d = stack:ptr(), rows:ptr(), values:ptr()
   for m = 0, count - 1 do
     local at = m * n * n
@@ -353,8 +353,8 @@ function rotations.small_singular(stack, called)
     local u, s, v = rotations.small_singular(stack:transpose(0, 2, 1), called)
     return v:transpose(0, 2, 1), s, u:transpose(0, 2, 1)
   end
-  local scales = scales_of(stack, called)
-  local w, v = (stack / scales):transpose(0, 2, 1):copy(), identities(count, n)
+  local scales = rotations.scales_of(stack, called)
+  local w, v = (stack / scales):transpose(0, 2, 1):copy(), rotations.identities(count, n)
   local s = core.empty("float64", { count, n })
   local p, q, d = w:ptr(), v:ptr(), s:ptr()
   for m = 0, count - 1 do
