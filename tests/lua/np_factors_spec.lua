@@ -61,6 +61,23 @@ describe("qr", function()
     assert.is_true(np.allclose(r, { { -5, -2.2 }, { 0, 0.4 } }))
     raises("shape_mismatch", "np.linalg.qr wants a matrix, got (2)", function() linalg.qr({ 1, 2 }) end)
   end)
+
+  it("takes stacks, of which those of few rows or columns are alike the matrices by themselves", function()
+    for _, sizes in ipairs { { 3, 3 }, { 5, 2 }, { 2, 5 }, { 20, 8 }, { 1, 4 }, { 12, 12 } } do
+      local stack = draws:normal(0, 1, { 2, 3, sizes[1], sizes[2] }, "float64")
+      stack:set("1, 2, ..., 0", 0)
+      local q, r = linalg.qr(stack)
+      near(np.matmul(q, r), stack, 1e-14)
+      for i = 0, 1 do
+        for j = 0, 2 do
+          local one, other = linalg.qr(stack[i][j])
+          near(q[i][j], one, 1e-14)
+          near(r[i][j], other, 1e-14)
+          has_orthogonal_columns(one)
+        end
+      end
+    end
+  end)
 end)
 
 describe("eigh", function()

@@ -55,6 +55,8 @@ local qr_signature = signature("np.linalg.qr", { { "a", "any" } })
 --- @return ndarray, ndarray
 function linalg.qr(...)
   local given = qr_signature:parse(...)
+  local small = of_small(reflections.small_factors, given.a, false, "np.linalg.qr")
+  if small then return unpack(small) end
   if stacks.is(given.a) then return stacks.each(linalg.qr, given.a) end
   local a, dtype = matrix_of(given.a, "np.linalg.qr")
   local k = min(a.shape[0], a.shape[1])

@@ -118,4 +118,37 @@ function reflections.factors(a)
   return reflections.product(blocks, rows, k), np.triu(panels.joined(list):rows(0, k))
 end
 
+-- Applies a reflection, whose vector lies below the 1 at p[at] with its numbers `apart`, to the columns from `first` up
+-- to `width` of `count` rows of which q[row] begins the first.
+local function reflect_beside(p, at, apart, tau, q, row, width, first, count)
+  for j = row + first, row + width - 1 do
+    local sum = q[j]
+    for i = 1, count - 1 do sum = sum + p[at + i * apart] * q[j + i * width] end
+    sum = sum * tau
+    q[j] = q[j] - sum
+    for i = 1, count - 1 do q[j + i * width] = q[j + i * width] - sum * p[at + i * apart] end
+  end
+end
+
+--- Q (count, rows, k) and R (count, k, columns) of small matrices (count, rows, columns), one after the other.
+function reflections.small_factors(stack)
+  local count, rows, columns = stack.shape[0], stack.shape[1], stack.shape[2]
+  local k, r = min(rows, columns), stack:copy()
+  local q = core.zeros("float64", { count, rows, k })
+  local p, o, taus = r:ptr(), q:ptr(), {}
+  for m = 0, count - 1 do
+    local at, to = m * rows * columns, m * rows * k
+    for c = 0, k - 1 do
+      local top = at + c * columns
+      taus[c + 1] = reflections.of(p, top + c, columns, rows - c)
+      reflect_beside(p, top + c, columns, taus[c + 1], p, top, columns, c + 1, rows - c)
+    end
+    for c = k - 1, 0, -1 do
+      o[to + c * k + c] = 1
+      reflect_beside(p, at + c * columns + c, columns, taus[c + 1], o, to + c * k, k, c, rows - c)
+    end
+  end
+  return q, np.triu(r:slice({}, { 0, k }, {}))
+end
+
 return reflections
