@@ -261,16 +261,17 @@ function np.squeeze(...)
   return (evaluate("squeeze", { as_array(given.a, "np.squeeze") }, { axis = axes }, "np.squeeze"))
 end
 
+-- Those that give a number where no axis is said; numbers of a table are not rounded before it is made of them.
+local gives_number = { sum = true, prod = true, mean = true, std = true, var = true, max = true, min = true }
+
 -- Functions that are methods of arrays too: np.sum(a, 1) is a:sum(1), and takes tables and numbers as well.
-for _, name in ipairs({ "any", "all", "argmax", "argmin", "reshape", "ravel", "transpose", "take", "copy" }) do
-  local method = core.ndarray_methods[name]
-  np[name] = function(a, ...) return method(as_array(a, "np." .. name), ...) end
-end
--- Where these give a number, those of a table are not rounded before.
-for _, name in ipairs({ "sum", "prod", "mean", "std", "var", "max", "min" }) do
-  local method = core.ndarray_methods[name]
+for _, name in ipairs({
+  "sum", "prod", "mean", "std", "var", "max", "min", "any", "all", "argmax", "argmin",
+  "reshape", "ravel", "transpose", "take", "copy",
+}) do
+  local method, dtype = core.ndarray_methods[name], gives_number[name] and "float64" or nil
   np[name] = function(a, ...)
-    return method(as_array(a, "np." .. name, select("#", ...) == 0 and "float64" or nil), ...)
+    return method(as_array(a, "np." .. name, select("#", ...) == 0 and dtype or nil), ...)
   end
 end
 
