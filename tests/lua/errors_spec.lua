@@ -96,14 +96,15 @@ local job = flow.global_function {
 
   it("says which value a loss does not depend on", function()
     golden("flow.gradients: 'loss' does not depend on 'y' (made at user.lua:2), so there is no gradient; compute the "
-      .. "loss from it, or leave it out of the values", within [[
+      .. "loss from it, leave it out of the values, or say unconnected_gradients = \"zero\"", within [[
   local loss = flow.math.exp(x, { name = "loss" })
 >>local g = flow.gradients(loss, { x, y })]])
   end)
 
   it("says which op lets no gradient by", function()
     golden("flow.gradients: 'loss' depends on 'y' (made at user.lua:2) only by ways that let no gradient by, such as "
-      .. "floor 'whole' (user.lua:6); use an op that has a gradient there, or leave it out of the values", within [[
+      .. "floor 'whole' (user.lua:6); use an op that has a gradient there, leave it out of the values, or say "
+      .. "unconnected_gradients = \"zero\"", within [[
   local whole = flow.math.floor(y, { name = "whole" })
   local loss = flow.math.multiply(x, flow.math.exp(whole), { name = "loss" })
 >>local g = flow.gradients(loss, { x, y })]])

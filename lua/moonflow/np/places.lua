@@ -290,7 +290,7 @@ function np.add_at(...)
   local rows, places, shape = named(a, list, #list)
   local sizes = rows.shape:table()
   sizes[1] = places.shape:count()
-  local values = ndarray.fitted(given.values, a.dtype, shape, "np.add_at"):reshape(sizes)
+  local values = errors.blaming("np.add_at", ndarray.fitted, given.values, a.dtype, shape, "np.add_at"):reshape(sizes)
   local sums = evaluate("unsorted_segment_sum", { values, places:ravel() }, { num_segments = #rows }, "np.add_at")
   rows:set("...", rows + sums)
 end
