@@ -139,7 +139,8 @@ int64_t part_of(int64_t elements, int64_t least, int64_t blocks) {
 }
 
 template <class T, class Out>
-ChannelSumLaunch sum_channels(const ChannelPlanes& planes, int64_t& scratch_bytes) {
+ChannelSumLaunch sum_channels(ChannelPlanes planes, int64_t& scratch_bytes) {
+  if (planes.plane == 0) planes = {0, planes.channels, 1};  // nothing is to be found in an empty plane
   scratch_bytes = 0;
   if (planes.channels == 0) return [](Stream&, const void*, void*, void*) {};
   const bool in_rows = planes.plane == 1;

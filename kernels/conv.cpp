@@ -215,7 +215,8 @@ std::string conv_doc(int spatial_axes) {
          (spatial_axes == 2
               ? "\nprecision: measured by the largest result, float32 is within 1e-6 of float64 by direct "
                 "sums, and within 2e-5 by Winograd's algorithm (Lavin and Gray, "
-                "arXiv:1509.09308);\n"
+                "arXiv:1509.09308),\n"
+                "  where a NaN, an infinity or a number near the greatest one reaches all results of its tile;\n"
                 "  forbid that here with \"direct\", or in a whole job with function_config { winograd = "
                 "false }"
               : "");

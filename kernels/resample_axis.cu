@@ -40,7 +40,7 @@ struct Resample {
       total += weight;
       sum += static_cast<C>(weight) * static_cast<C>(x[start + i * line.stride.value]);
     });
-    out[element] = static_cast<T>(sum / static_cast<C>(total));
+    out[element] = total == 0 ? T(0) : static_cast<T>(sum / static_cast<C>(total));
   }
 };
 

@@ -18,6 +18,18 @@ before_each(function()
   flow.set_seed(3)
 end)
 
+describe("a bias", function()
+  it("has no gradient of images without a place", function()
+    local x, b = np.ones { 2, 3, 4, 4 }, np.zeros { 3 }
+    local slope = checks.run({ x, b }, function(a, c)
+      local none = flow.slice(a, { 0, 0, 0, 0 }, { 2, 3, 4, 0 })
+      local both = flow.math.reduce_sum(flow.nn.bias_add(none, c)) + flow.math.reduce_sum(flow.nn.bias_add(a, c))
+      return flow.gradients(both, c)
+    end)
+    assert.same({ 32, 32, 32 }, slope:totable())
+  end)
+end)
+
 describe("padding", function()
   it("is a pair for each spatial axis, as for each of all", function()
     local x, w = np.arange(64):astype(flow.float):reshape(1, 1, 8, 8), np.ones { 1, 1, 3, 3 }
