@@ -122,9 +122,10 @@ local function weights_of(file, wanted, nodes, given)
     local value = entry.value
     if wanted[entry.name] and has_fractions(value) then
       local name = prefix .. nodes_module().plain(entry.name)
-      if by_variable[name] then
-        errors.raise("unsupported", ("flow.onnx.load: %s has two initializers for one variable '%s'"):format(given.file,
-          name))
+      local base, number = name, 1
+      while by_variable[name] do  -- of "a/b" and "a.b", which are one name here
+        number = number + 1
+        name = base .. "_" .. number
       end
       local weight = { name = name, value = value, initializer = initializer.from_array(value),
                        trainable = given.trainable }

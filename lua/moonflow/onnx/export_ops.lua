@@ -62,8 +62,32 @@ end
 
 function ops.square(w) return w:emit("Mul", { w:input(1), w:input(1) }) end
 function ops.rsqrt(w) return w:emit("Reciprocal", { w:emit("Sqrt", { w:input(1) }, nil, "root") }) end
-function ops.log1p(w) return w:emit("Log", { w:emit("Add", { w:input(1), w:number(1) }, nil, "sum") }) end
-function ops.expm1(w) return w:emit("Sub", { w:emit("Exp", { w:input(1) }, nil, "exp"), w:number(1) }) end
+
+-- `near` where x is near 0, where what is told is mostly rounded away, and else `far`.
+local function near_zero(w, near, far)
+  local is_near = w:emit("Less", { w:emit("Abs", { w:input(1) }, nil, "abs"), w:number(0.5) }, nil, "is_near")
+  return w:emit("Where", { is_near, near, far })
+end
+
+-- With u = 1 + x log(u) x / (u - 1): both parts of the quotient lose the same (W. Kahan).
+function ops.log1p(w)
+  local x, one = w:input(1), w:number(1)
+  local sum = w:emit("Add", { x, one }, nil, "sum")
+  local log, kept = w:emit("Log", { sum }, nil, "log"), w:emit("Sub", { sum, one }, nil, "kept")
+  local near = w:emit("Div", { w:emit("Mul", { log, x }, nil, "product"), kept }, nil, "quotient")
+  local is_lost = w:emit("Equal", { kept, w:number(0) }, nil, "is_lost")
+  return near_zero(w, w:emit("Where", { is_lost, x, near }, nil, "near"), log)
+end
+
+-- 2 t / (1 - t) with t = tanh(x / 2)
+function ops.expm1(w)
+  local x, one = w:input(1), w:number(1)
+  local t = w:emit("Tanh", { w:emit("Mul", { x, w:number(0.5) }, nil, "half") }, nil, "tanh")
+  local near = w:emit("Div", { w:emit("Add", { t, t }, nil, "twice"), w:emit("Sub", { one, t }, nil, "rest") }, nil,
+    "near")
+  return near_zero(w, near, w:emit("Sub", { w:emit("Exp", { x }, nil, "exp"), one }, nil, "far"))
+end
+
 function ops.erfc(w) return w:emit("Sub", { w:number(1), w:emit("Erf", { w:input(1) }, nil, "erf") }) end
 
 function ops.log_sigmoid(w)
@@ -101,18 +125,32 @@ function ops.xlogy(w)
   return unless_zero(w, w:emit("Mul", { w:input(1), log }, nil, "product"))
 end
 
--- x - floor(x / y) * y, of whole numbers what ONNX calls so.
+-- What is left of floats by truncated division, which is exact, and whether it has another sign than y. A quotient
+-- would be rounded, to the next whole number too.
+local function rest_of(w, x, y)
+  local rest = w:emit("Mod", { x, y }, { fmod = { i = 1 } }, "rest")
+  local turned = w:emit("Mul", { w:emit("Sign", { rest }, nil, "rest_sign"), w:emit("Sign", { y }, nil, "sign") }, nil,
+    "signs")
+  return rest, w:emit("Less", { turned, w:number(0) }, nil, "is_turned")
+end
+
+-- With the sign of y, which of whole numbers is what ONNX calls so.
 function ops.mod(w)
   local x, y = w:input(1), w:input(2)
   if not w:dtype(1):match("float") then return w:emit("Mod", { x, y }) end
-  local floor = w:emit("Floor", { w:emit("Div", { x, y }, nil, "quotient") }, nil, "floor")
-  return w:emit("Sub", { x, w:emit("Mul", { floor, y }, nil, "product") })
+  local rest, is_turned = rest_of(w, x, y)
+  return w:emit("Where", { is_turned, w:emit("Add", { rest, y }, nil, "turned"), rest })
 end
 
 function ops.floordiv(w)
   local x, y = w:input(1), w:input(2)
-  if w:dtype(1):match("float") then return w:emit("Floor", { w:emit("Div", { x, y }, nil, "quotient") }) end
-  return w:emit("Div", { w:emit("Sub", { x, w:emit("Mod", { x, y }, nil, "rest") }, nil, "multiple"), y })
+  if not w:dtype(1):match("float") then
+    return w:emit("Div", { w:emit("Sub", { x, w:emit("Mod", { x, y }, nil, "rest") }, nil, "multiple"), y })
+  end
+  local rest, is_turned = rest_of(w, x, y)
+  local quotient = w:emit("Div", { w:emit("Sub", { x, rest }, nil, "multiple"), y }, nil, "quotient")
+  local whole = w:emit("Round", { quotient }, nil, "whole")
+  return w:emit("Where", { is_turned, w:emit("Sub", { whole, w:number(1) }, nil, "below"), whole })
 end
 
 function ops.elu(w) return w:emit("Elu", { w:input(1) }, { alpha = { f = w.attrs.alpha } }) end
