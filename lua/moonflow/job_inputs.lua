@@ -128,10 +128,14 @@ end
 
 --- The placeholders in their order, with names for messages: a list of { name, placeholder, shape }.
 function job_inputs.leaves(inputs)
-  local leaves = {}
+  local leaves, taken = {}, {}
   local function walk(name, value)
     if typing.is_placeholder(value) then
-      leaves[#leaves + 1] = { name = name, placeholder = value, shape = value.shape }
+      if taken[name] then
+        errors.raise("invalid_argument", ("inputs: two are called '%s', one of them as a part of a list; give another "
+          .. "name"):format(name))
+      end
+      taken[name], leaves[#leaves + 1] = true, { name = name, placeholder = value, shape = value.shape }
     else
       for i, child in ipairs(value) do walk(name .. "_" .. i, child) end
     end

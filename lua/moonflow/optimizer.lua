@@ -168,6 +168,7 @@ local function one_choice(options, signature)
         signature:fail((": %s wants parts of names, got %s"):format(option, arguments.describe(part)))
       end
     end
+    if type(given) == "table" then options[option] = { unpack(given) } end
   end
   if options.weight_decay_includes and options.weight_decay_excludes then
     signature:fail(": weight_decay_includes and weight_decay_excludes exclude each other")

@@ -267,10 +267,10 @@ function Pictures:batches(...)
   local epoch, rng = given.epoch, nil
   if type(seed) == "number" then
     epoch = epoch or self.epochs[seed] or 0
-    self.epochs[seed] = epoch + 1
     rng = np.random.default_rng(seed + 1)  -- not the numbers that the order is drawn by
   end
   local order = order_of(self, given, epoch)
+  if rng then self.epochs[seed] = epoch + 1 end  -- of a call that is refused none is used up
   local total = given.first + #order
   local function uniform(...)
     if rng then return rng:uniform(...) end
@@ -334,9 +334,12 @@ local function new(...)
   end
   if labels == nil then labels = np.zeros({ #paths }, "int32") end
   if not ndarray.is_array(labels) then
-    labels = np.array(labels)
-    local whole = ndarray.cast(labels, "int32")
-    if whole:astype(labels.dtype) == labels then labels = whole end
+    labels = np.array(labels, "float64")  -- which holds whole numbers up to 2^53
+    local dtype = "float32"
+    for _, whole in ipairs { "int64", "int32" } do
+      if labels:astype(whole):astype("float64") == labels then dtype = whole end
+    end
+    labels = labels:astype(dtype)
   end
   if labels.rank == 0 or #labels ~= #paths then
     fail("shape_mismatch", ("%s: there are %d paths, and labels are %s"):format(WHAT, #paths, tostring(labels.shape)))

@@ -267,7 +267,7 @@ local function choices_at(value, of, key)
       of:fail((": %s must be a list of names, entry %d is %s"):format(key, i, arguments.describe(name)))
     end
   end
-  return list
+  return { unpack(list) }  -- the caller's own may change
 end
 
 --- Names of variables, or of the layers and namespaces they are in, as the argument `key` gives them: one, a list, or
@@ -577,9 +577,13 @@ function variable.forget_variables(...)
   end
   local choices, handle = choices_at(names, forget_signature, "names"), session.handle()
   local all, every, own, list, count = handle:variables(), {}, {}, {}, 0
-  for i, entry in ipairs(all) do
-    every[i] = entry.name
-    if not variable.is_system(entry.name) then own[#own + 1] = entry.name end
+  for _, entry in ipairs(all) do every[#every + 1] = entry.name end
+  -- Those that a body has asked for and nothing is computed with were never made, but their shapes are known.
+  for name in pairs(records) do
+    if handle:has_value(name) == nil then every[#every + 1] = name end
+  end
+  for _, name in ipairs(every) do
+    if not variable.is_system(name) then own[#own + 1] = name end
   end
   local chosen, unknown = chosen_of(choices, every)
   if unknown then
@@ -594,6 +598,9 @@ function variable.forget_variables(...)
   end
   handle:forget_variables(list)
   for _, name in ipairs(list) do records[name] = nil end
+  for name in pairs(chosen) do
+    if records[name] then records[name], count = nil, count + 1 end
+  end
   return count
 end
 

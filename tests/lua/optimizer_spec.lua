@@ -646,3 +646,27 @@ describe("schedules", function()
     assert.equal(3, step:item())
   end)
 end)
+
+describe("an optimizer", function()
+  it("keeps to the names that it was given, whatever becomes of the list", function()
+    flow.clear_default_session()
+    local trained, decayed = { "first" }, { "first" }
+    local sgd = flow.optimizer.SGD(0.5, { variables = trained, momentum = 0 })
+    local kept = flow.optimizer.AdamW(0.5, { weight_decay = 0.5, weight_decay_includes = decayed })
+    trained[1], decayed[1] = "second", "second"
+    local function step(name, optimizer)
+      return flow.global_function { name = name, type = "train", returns = tp.None } (function()
+        local function one(which) return flow.get_variable(which, {}, { initializer = flow.ones_initializer() }) end
+        optimizer:minimize(one("first") * one("second"))
+      end)
+    end
+    step("sgd", sgd)()
+    local values = flow.get_all_variables({ slots = false })
+    assert.same({ 0.5, 1 }, { values.first:item(), values.second:item() })
+    flow.load_variables { first = np.array(1):astype("float32") }
+    step("adam", kept)()
+    values = flow.get_all_variables({ slots = false })
+    assert.near(0.25, values.first:item(), 1e-3)
+    assert.near(0.5, values.second:item(), 1e-3)
+  end)
+end)

@@ -98,6 +98,8 @@ describe("a set of pictures", function()
     local paths = flow.data.Pictures(make { a = 2 }).paths
     assert.equal("int32", flow.data.Pictures(paths, { 1, 0 }).labels.dtype)
     assert.equal("float32", flow.data.Pictures(paths, { 1, 0.5 }).labels.dtype)
+    assert.same({ 16777217, 3 }, flow.data.Pictures(paths, { 16777217, 3 }).labels:totable())
+    assert.equal("int64", flow.data.Pictures(paths, { -1, 3e9 }).labels.dtype)
     local boxes = np.arange(8):reshape({ 2, 4 })
     for _, _, wanted in flow.data.Pictures(paths, boxes):batches { batch_size = 2, size = 4 } do
       assert.is_true(wanted == boxes)
@@ -151,6 +153,13 @@ describe("a set of pictures", function()
       end
     end
     assert.is_false(epochs[1] == epochs[2])
+    -- A call that is refused counts for none.
+    set = flow.data.Pictures(folder)
+    raises("invalid_argument", "batches of 4 do not divide 7 examples", set.batches, set,
+      { batch_size = 4, size = 8, shuffle = 5 })
+    for _, pictures in set:batches { batch_size = 7, size = 8, shuffle = 5, crop = { 0.2, 1 } } do
+      assert.is_true(pictures == epochs[1])
+    end
     np.random.seed(3)
     local first = seen { shuffle = true }
     np.random.seed(3)

@@ -1,4 +1,5 @@
 -- Variables that are forgotten: what is gone with them, and what goes on.
+local checks = require "checks"
 local flow = require "moonflow"
 
 local np, tp = flow.np, flow.typing
@@ -127,6 +128,20 @@ end)
 
 describe("flow.forget_variables", function()
   before_each(flow.clear_default_session)
+
+  it("forgets what a body has asked for and computed nothing with", function()
+    local function ask(name, size, and_use)
+      return flow.global_function { name = name, returns = tp.Numpy } (function()
+        local w = flow.get_variable("unused", { size }, { initializer = flow.ones_initializer() })
+        return and_use and w or flow.zeros { 1 }
+      end)
+    end
+    ask("first", 2)
+    checks.raises("shape_mismatch", 'flow.forget_variables("unused") before the definition', ask, "second", 3, true)
+    assert.equal(1, flow.forget_variables("unused"))
+    assert.same({ 3 }, ask("second", 3, true)().shape:table())
+    assert.equal(1, flow.forget_variables("unused"))
+  end)
 
   it("lets a job be defined again with other sizes, and leaves the rest as it is", function()
     local old, train = define("net", 4)
