@@ -225,7 +225,8 @@ describe("the help of a function", function()
       local fills_in = {}  -- for the list that another one may be
       for _, attr in ipairs(op.attrs) do fills_in[attr.table_form or ""] = true end
       for _, attr in ipairs(text and op.attrs or {}) do
-        local shown = attr.required and attr.name or attr.name .. " = " .. written(attr.default)
+        local of_job = attr.name == "dtype" and attr.default == "float32"  -- which is the job's default_data_type
+        local shown = attr.required and attr.name or of_job and "[dtype]" or attr.name .. " = " .. written(attr.default)
         if not fills_in[attr.name] and not (op.random and attr.name == "key") then
           expect(text:match("^[^\n]+"), shown, op.lua .. "(" .. shown)
           expect(flat, shown .. ": " .. attr.doc:gsub("%s+", " "), op.lua .. ": " .. shown)

@@ -250,5 +250,6 @@ describe("least squares", function()
       near(np.matmul(x, a):transpose(), np.matmul(x, a), nil, name)
     end
     assert.is_true(np.allclose(linalg.pinv({ { 2, 0 }, { 0, 0.001 } }, 0.01), { { 0.5, 0 }, { 0, 0 } }))
+    assert.same({ 0, 3, 2 }, linalg.pinv(np.zeros { 0, 2, 3 }).shape:table())
   end)
 end)

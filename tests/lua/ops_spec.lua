@@ -240,6 +240,11 @@ describe("what is made of numbers", function()
       end)
       assert.equal(dtype, job(np.ones({ 3 }, dtype)).dtype)
     end
+    flow.global_function { name = "narrow", function_config = { default_data_type = flow.bfloat16 } } (function()
+      assert.equal(flow.bfloat16, flow.signal.hann_window(4).dtype)
+      assert.equal(flow.float, flow.range(300).dtype)  -- places that bfloat16 does not tell apart
+      return flow.zeros { 2 }
+    end)
   end)
 end)
 

@@ -2,6 +2,7 @@
 
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
 local trace = require "moonflow.trace"
@@ -56,16 +57,18 @@ ops.define("range", {
   { "start", "number?", engine_default = 0, text = "the first value; alone it is `stop`" },
   { "stop", "number?", text = "the end, not included" },
   { "step", "number?", engine_default = 1, text = "distance of neighbours, may be negative" },
-  of_result,
+  { "dtype", "dtype?", text = "of the result; the job's default_data_type when left out, float32 where that is a "
+    .. "narrow one, which does not count far" },
 }, [[
 Evenly spaced values, start + i * step as long as that is before stop; flow.range(stop) counts from 0.
 shapes: -> (ceil((stop - start) / step)), empty when stop lies behind start
 dtypes: all; computed in float64
 errors: step is 0; a bound that is not finite]],
-function(given)
+function(given, t)
   if not given.stop then given.start, given.stop = nil, given.start end
-  return between { start = given.start or 0, stop = given.stop, step = given.step, dtype = given.dtype,
-                   name = given.name }
+  local dtype = given.dtype or ops.default_dtype(t)
+  if not given.dtype and dtypes.narrow[dtype] then dtype = "float32" end
+  return between { start = given.start or 0, stop = given.stop, step = given.step, dtype = dtype, name = given.name }
 end)
 
 -- ---- cut ----------------------------------------------------------------------------------------------------------

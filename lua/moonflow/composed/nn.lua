@@ -156,7 +156,8 @@ shapes: query (batch, queries, heads, width), key and value (batch, keys, heads,
   have fewer heads, each of which is that of as many neighbouring heads of queries (grouped queries)
 mask: a blob or an array that broadcasts to (batch, heads, queries, keys). One of int8 says by a 0 where a query does
   not look at a key; one of the query's dtype is added to the scores before the softmax, as slopes and tables of
-  distances are (ALiBi, T5). A query that looks at none gives 0
+  distances are (ALiBi, T5). A query that looks at none gives 0. Keys and values that nobody looks at are to be finite
+  all the same, as 0 times NaN is NaN
 softcap: bounds the scores, before a mask counts: softcap * tanh(scores / softcap). With it, or with a mask that is
   added, the weights are stored
 causal: query i looks at the keys 0 to i only

@@ -95,7 +95,7 @@ local function define_window(name, a, title)
   define(name, {
     { "window_length", "integer" },
     { "periodic", "boolean", true, text = "one period of the cosine, as spectra want it; false: alike from both ends" },
-    { "dtype", "dtype", "float32" },
+    { "dtype", "dtype?", text = "of the result; the job's default_data_type when left out" },
   }, title .. [[
 
 shapes: -> (window_length), a constant of the job
@@ -105,11 +105,12 @@ errors: a window_length below 1; a dtype that has no fractions]],
   function(given, t, signature)
     local length = given.window_length
     check_size(length, "window_length", signature)
-    check_fractions(given.dtype, signature)
+    local dtype = given.dtype or ops.default_dtype(t)
+    check_fractions(dtype, signature)
     tools.new(t, signature):check_list(length)
     local period, list = given.periodic and length or length - 1, {}
     for i = 0, length - 1 do list[i + 1] = length == 1 and 1 or a - (1 - a) * fourier.turn(i, period) end
-    return ops.constant(t, core.array(list, given.dtype))
+    return ops.constant(t, core.array(list, dtype))
   end)
 end
 

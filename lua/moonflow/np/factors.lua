@@ -113,7 +113,9 @@ end
 
 -- The least singular value that counts as one, as a share of the greatest, and itself: the rest is what rounding leaves
 -- of 0.
-local function share_of(a, dtype, share) return share or max(a.shape[0], a.shape[1]) * EPSILON[dtype] end
+local function share_of(a, dtype, share)
+  return share or max(a.shape[a.rank - 2], a.shape[a.rank - 1]) * EPSILON[dtype]
+end
 local function threshold(a, s, dtype, share) return share_of(a, dtype, share) * (#s > 0 and s:max() or 0) end
 
 -- One over each singular value above the threshold, 0 for the others, and how many are above.
@@ -146,7 +148,7 @@ function linalg.pinv(...)
   local function small_inverses(stack, called)
     local u, s, vt = rotations.small_singular(stack, called)
     local dtype = floating(as_array(given.a)).dtype
-    local least = np.max(s, 1, { keepdims = true }) * share_of(stack[0], dtype, given.rcond)
+    local least = np.max(s, 1, { keepdims = true }) * share_of(stack, dtype, given.rcond)
     local parts = vt:transpose(0, 2, 1) * reciprocals(s, least):reshape({ #s, 1, s.shape[1] })
     return np.matmul(parts, u:transpose(0, 2, 1))
   end
