@@ -122,7 +122,8 @@ local function instead(name)
     clipnorm = "; grad_clipping = flow.optimizer.grad_clipping.by_norm(x) does it",
     clip_value = by_value, clipvalue = by_value, decay = schedule_first,
     rho = name == "RMSProp" and "; it is 'decay_rate'" or nil,
-    use_ema = "; a train job averages its variables by flow.assign, which docs/training.md has as a recipe",
+    use_ema = "; a job of its own averages the variables by flow.assign, which docs/networks.md has under \"A net that "
+      .. "follows another one\"",
     weight_decay = decay, weightDecay = decay, lr = first, learning_rate = first, learningRate = first,
     learningRateDecay = "; the rate flow.optimizer.InverseTimeScheduler(rate, 1, decay) falls so",
     dampening = "; the rate times 1 - dampening is the rate with it",
