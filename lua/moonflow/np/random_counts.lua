@@ -65,26 +65,22 @@ local FEW = 30  -- that the mode may be at, so that the chance of 0 is a number 
 local function drawn(mode, deviation, most, none, a, b, share)
   local reach = floor(10 * deviation) + 50
   local low, high = max(0, mode - reach), min(most, mode + reach)
-  if mode <= FEW then
-    local chance, sum = none, none
-    for k = 0, high - 1 do
-      if sum > share then return k end
+  local chance, wanted = none, share
+  if mode > FEW then  -- from the mode, whose chance is 1 then, to both sides
+    local all = 1
+    chance = 1
+    for k = mode, high - 1 do
       chance = chance * (a - b * k) / (k + 1)
-      sum = sum + chance
+      all = all + chance
     end
-    return high
+    chance = 1
+    for k = mode - 1, low, -1 do
+      chance = chance * (k + 1) / (a - b * k)
+      all = all + chance
+    end
+    wanted = share * all
   end
-  local all, chance = 1, 1
-  for k = mode, high - 1 do
-    chance = chance * (a - b * k) / (k + 1)
-    all = all + chance
-  end
-  chance = 1
-  for k = mode - 1, low, -1 do
-    chance = chance * (k + 1) / (a - b * k)
-    all = all + chance
-  end
-  local sum, wanted = chance, share * all
+  local sum = chance
   for k = low, high - 1 do
     if sum > wanted then return k end
     chance = chance * (a - b * k) / (k + 1)
