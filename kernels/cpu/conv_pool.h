@@ -21,14 +21,16 @@ void pool_window(const typename R::Vector& a, const typename R::Vector& b, const
                  const typename R::Vector& d, float* out, uint8_t* places) {
   using Vector = typename R::Vector;
   using Integers = typename R::Integers;
-  // As gives_way() of numbers: NaN to any number.
-  const Integers to_b = (b > a) | ((a != a) & (b == b)), to_d = (d > c) | ((c != c) & (d == d));
-  const Vector above = to_b ? b : a, below = to_d ? d : c;
-  const Integers to_below = (below > above) | ((above != above) & (below == below));
-  const Vector most = to_below ? below : above;
-  const Integers place = to_below ? 2 - to_d : Integers{} - to_b;
-  R::at(out) = most < 0 ? Vector{} : most;
-  R::narrow(most > 0 ? place : Integers{} + 4, places);
+  const Vector zero{};
+  // Selects of what is compared alone: what is done with comparisons themselves, GCC 12 does number by number.
+  const Vector p = a > zero ? a : zero, q = b > zero ? b : zero, r = c > zero ? c : zero, s = d > zero ? d : zero;
+  const Vector above = q > p ? q : p, below = s > r ? s : r, most = below > above ? below : above;
+  const Integers place = below > above ? 2 - (s > r) : Integers{} - (q > p);
+  // NaN where there is no number.
+  const Vector first = a == a ? a : b, second = first == first ? first : c, last = second == second ? second : d;
+  const Vector rest = last < zero ? zero : last;
+  R::at(out) = most > zero ? most : rest;
+  R::narrow(most > zero ? place : Integers{} + 4, places);
 }
 
 // What comes back to the place of that number: the gradient, where the maximum was there.

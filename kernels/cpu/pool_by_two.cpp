@@ -1,5 +1,6 @@
 // The gradient of max pooling where 2 x 2 windows tile the image, the commonest case by far, in one pass: each window
 // is read once and written once, so dx may lie over x, and a relu before the pooling costs one comparison.
+#include <limits>
 #include <type_traits>
 
 #include "kernels/cpu/device.h"
@@ -9,25 +10,25 @@
 namespace moonflow::cpu {
 namespace {
 
-// `kept`, or `other` where the maximum gives way (pool.h), without a bool in between, which would stop the vectoriser.
-inline float kept_or(float maximum, float value, float kept, float other) {
-  return maximum >= value ? kept : value == value ? other : kept;
-}
-
 // One window in `lanes` channels. `x` and `dx` are at its first place, `row` is the distance to the next row. Of equal
-// maxima the first in row-major order wins.
+// maxima the first in row-major order wins, and NaN is below all numbers. Comparisons are written out where they are
+// used: a bool kept in between would stop the vectoriser.
 template <bool kRelu>
 void window(int64_t row, int64_t lanes, const float* dy, const float* x, float* dx) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
 #pragma omp simd
   for (int64_t i = 0; i < lanes; ++i) {
-    const float a = x[i], b = x[i + lanes], c = x[i + row], d = x[i + row + lanes];
-    const float above = kept_or(a, b, a, b), below = kept_or(c, d, c, d);
-    const float passed = !kRelu || kept_or(above, below, above, below) > 0 ? dy[i] : 0.0f;
-    const float to_above = kept_or(above, below, passed, 0.0f), to_below = kept_or(above, below, 0.0f, passed);
-    dx[i] = kept_or(a, b, to_above, 0.0f);
-    dx[i + lanes] = kept_or(a, b, 0.0f, to_above);
-    dx[i + row] = kept_or(c, d, to_below, 0.0f);
-    dx[i + row + lanes] = kept_or(c, d, 0.0f, to_below);
+    const float in_a = x[i], in_b = x[i + lanes], in_c = x[i + row], in_d = x[i + row + lanes];
+    const float a = in_a == in_a ? in_a : kNone, b = in_b == in_b ? in_b : kNone;
+    const float c = in_c == in_c ? in_c : kNone, d = in_d == in_d ? in_d : kNone;
+    const float above = b > a ? b : a, below = d > c ? d : c;
+    const float most = below > above ? below : above;
+    const float passed = kRelu && most <= 0.0f ? 0.0f : dy[i];
+    const float to_above = below > above ? 0.0f : passed, to_below = below > above ? passed : 0.0f;
+    dx[i] = b > a ? 0.0f : to_above;
+    dx[i + lanes] = b > a ? to_above : 0.0f;
+    dx[i + row] = d > c ? 0.0f : to_below;
+    dx[i + row + lanes] = d > c ? to_below : 0.0f;
   }
 }
 
