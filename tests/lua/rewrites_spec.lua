@@ -410,6 +410,11 @@ describe("max pooling takes a NaN where a window holds nothing else", function()
         local what = ("%d channels, place %d, %d"):format(channels, unpack(place))
         assert.is_true(apart == np.zeros { 1, 16, 4, 4 }, what)
         assert.is_true(run({ x, w }, body(false), { function_config = config }) == apart, what)
+        -- A NaN of the image is in all four, and in no other window.
+        x:set(0, 0, 0, 0, none)
+        w:set("...", 1)
+        local pooled = run({ x, w }, body(false), { function_config = config })
+        assert.equal(16, np.isnan(pooled:slice("..., 0, 0")):sum(), what)
         flow.clear_default_session()
       end
     end
