@@ -163,13 +163,14 @@ end
 
 local function one_choice(options, signature)
   for _, option in ipairs { "weight_decay_includes", "weight_decay_excludes" } do
-    local given = options[option]
-    for _, part in ipairs(type(given) == "table" and given or { given }) do
+    local given, parts = options[option], {}
+    for i, part in ipairs(type(given) == "table" and given or { given }) do
       if type(part) ~= "string" then
         signature:fail((": %s wants parts of names, got %s"):format(option, arguments.describe(part)))
       end
+      parts[i] = part
     end
-    if type(given) == "table" then options[option] = { unpack(given) } end
+    if type(given) == "table" then options[option] = parts end  -- the caller's own may change
   end
   if options.weight_decay_includes and options.weight_decay_excludes then
     signature:fail(": weight_decay_includes and weight_decay_excludes exclude each other")

@@ -261,13 +261,14 @@ local function chosen_of(choices, names)
 end
 
 local function choices_at(value, of, key)
-  local list = type(value) == "table" and value or { value }
+  local list, names = type(value) == "table" and value or { value }, {}  -- the caller's own may change
   for i, name in ipairs(arguments.check_list(list, of.where .. ": the list of " .. key)) do
     if type(name) ~= "string" then
       of:fail((": %s must be a list of names, entry %d is %s"):format(key, i, arguments.describe(name)))
     end
+    names[i] = name
   end
-  return { unpack(list) }  -- the caller's own may change
+  return names
 end
 
 --- Names of variables, or of the layers and namespaces they are in, as the argument `key` gives them: one, a list, or
