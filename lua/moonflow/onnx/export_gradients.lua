@@ -6,6 +6,7 @@ local ops = {}
 -- Writes formulas: each of these gives the name of a value.
 local Formula = {}
 Formula.__index = Formula
+local function formula_of(w) return setmetatable({ writer = w }, Formula) end
 
 function Formula:emit(operator, inputs) return self.writer:emit(operator, inputs, nil, operator:lower()) end
 function Formula:number(value) return self.writer:number(value) end
@@ -23,7 +24,7 @@ end
 -- dy times what `slope(f, v)` says of the op's input or output, whichever the catalog has it of.
 local function by_slope(name, slope)
   ops[name .. "_grad"] = function(w)
-    local f = setmetatable({ writer = w }, Formula)
+    local f = formula_of(w)
     return w:emit("Mul", { w:input(1), slope(f, w:input(2), w.attrs) })
   end
 end
@@ -53,7 +54,7 @@ end)
 -- dy where a condition holds, and elsewhere dy times a slope, or 0.
 local function passing(name, condition, slope)
   ops[name .. "_grad"] = function(w)
-    local f = setmetatable({ writer = w }, Formula)
+    local f = formula_of(w)
     local dy, v = w:input(1), w:input(2)
     return w:emit("Where", { condition(f, v), dy, slope and f:times(dy, slope(f, v, w.attrs)) or f:number(0) })
   end
@@ -67,13 +68,13 @@ passing("leaky_relu", is_positive, function(f, _, attrs) return f:number(attrs.a
 passing("elu", is_positive, function(f, x, attrs) return f:times(f:number(attrs.alpha), f:of("Exp", x)) end)
 
 function ops.softmax_grad(w)
-  local f = setmetatable({ writer = w }, Formula)
+  local f = formula_of(w)
   local dy, y = w:input(1), w:input(2)
   return w:emit("Mul", { y, f:minus(dy, f:row_sum(f:times(dy, y))) })
 end
 
 function ops.log_softmax_grad(w)
-  local f = setmetatable({ writer = w }, Formula)
+  local f = formula_of(w)
   local dy, y = w:input(1), w:input(2)
   return w:emit("Sub", { dy, f:times(f:of("Exp", y), f:row_sum(dy)) })
 end
