@@ -144,10 +144,10 @@ describe("flow.forget_variables", function()
   end)
 
   it("takes as many names as there are", function()
-    local names = {}
-    for i = 1, 20000 do names[i] = "w" .. i end
-    checks.raises("not_found", "flow.forget_variables: there is no variable 'w1'", flow.forget_variables, names)
-    assert.truthy(flow.optimizer.AdamW(0.1, { variables = names, weight_decay = 0.1, weight_decay_includes = names }))
+    local many = {}
+    for i = 1, 20000 do many[i] = "w" .. i end
+    checks.raises("not_found", "flow.forget_variables: there is no variable 'w1'", flow.forget_variables, many)
+    assert.truthy(flow.optimizer.AdamW(0.1, { variables = many, weight_decay = 0.1, weight_decay_includes = many }))
   end)
 
   it("lets a job be defined again with other sizes, and leaves the rest as it is", function()
