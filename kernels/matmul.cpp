@@ -152,8 +152,8 @@ void add_matmul(Catalog& catalog) {
       "Matrix product, or the products of two stacks of matrices pair by pair.\n"
       "  out[..., i, j] = sum over k of a[..., i, k] * b[..., k, j]\n"
       "shapes: a (..., rows, inner), b (..., inner, columns) -> (..., rows, columns); leading axes equal; with\n"
-      "  transpose_a a is (..., inner, rows), with transpose_b b is (..., columns, inner). In Lua b may be one matrix\n"
-      "  for all of a stack: a (..., rows, inner), b (inner, columns).\n"
+      "  transpose_a a is (..., inner, rows), with transpose_b b is (..., columns, inner). In Lua leading axes\n"
+      "  broadcast.\n"
       "dtypes: float32, float64, bfloat16 or float16, both inputs alike; sums of the last two are float32\n"
       "errors: inner or leading sizes differ; a rank below 2";
   matmul.inputs = {{"a"}, {"b"}};

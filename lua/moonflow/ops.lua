@@ -131,8 +131,21 @@ local function supply_algorithm(def, t, attrs)
   end
 end
 
+--- The sizes that two lists of sizes broadcast to; nil where they do not fit.
+function ops.broadcast(one, other)
+  local sizes, rank = {}, math.max(#one, #other)
+  for i = 1, rank do
+    local x, y = one[#one - rank + i] or 1, other[#other - rank + i] or 1
+    if x ~= y and x ~= 1 and y ~= 1 then return nil end
+    sizes[i] = x == 1 and y or x
+  end
+  return sizes
+end
+
 --- The dtype of what says none and is made of numbers.
 function ops.default_dtype(t) return t.config and t.config.default_data_type or "float32" end
+--- The parameter that says another one.
+ops.result_dtype = { "dtype", "dtype?", text = "of the result; the job's default_data_type when left out" }
 
 -- Pads as pairs of the axes of places are spelled out for all axes: in the engine four numbers are one for each axis.
 local function supply_pads(def, attrs)

@@ -242,6 +242,8 @@ describe("what is made of numbers", function()
     end
     flow.global_function { name = "narrow", function_config = { default_data_type = flow.bfloat16 } } (function()
       assert.equal(flow.bfloat16, flow.signal.hann_window(4).dtype)
+      assert.equal(flow.bfloat16, flow.signal.linear_to_mel_weight_matrix(4, 9).dtype)
+      assert.equal(flow.bfloat16, flow.signal.inverse_stft_window_fn(2)(4).dtype)
       assert.equal(flow.float, flow.range(300).dtype)  -- places that bfloat16 does not tell apart
       return flow.zeros { 2 }
     end)

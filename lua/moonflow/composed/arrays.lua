@@ -11,19 +11,17 @@ local flow = ops.functions
 
 -- ---- filled -------------------------------------------------------------------------------------------------------
 
-local of_result = { "dtype", "dtype?", text = "of the result; the job's default_data_type when left out" }
-
 local function full(value, shape, given, t)
   return ops.apply("constant", {}, { value = value, dtype = given.dtype or ops.default_dtype(t), shape = shape },
     given.name)
 end
 
 for name, value in pairs { zeros = 0, ones = 1 } do
-  ops.define(name, { { "shape", "list" }, of_result }, value == 0 and "Zeros." or "Ones.",
+  ops.define(name, { { "shape", "list" }, ops.result_dtype }, value == 0 and "Zeros." or "Ones.",
     function(given, t) return full(value, given.shape, given, t) end)
 end
 
-ops.define("constant_scalar", { { "value", "number" }, of_result }, "A scalar that is `value` in every run.",
+ops.define("constant_scalar", { { "value", "number" }, ops.result_dtype }, "A scalar that is `value` in every run.",
   function(given, t) return full(given.value, {}, given, t) end)
 
 ops.define("constant_like", {

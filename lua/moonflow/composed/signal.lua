@@ -95,7 +95,7 @@ local function define_window(name, a, title)
   define(name, {
     { "window_length", "integer" },
     { "periodic", "boolean", true, text = "one period of the cosine, as spectra want it; false: alike from both ends" },
-    { "dtype", "dtype?", text = "of the result; the job's default_data_type when left out" },
+    ops.result_dtype,
   }, title .. [[
 
 shapes: -> (window_length), a constant of the job
@@ -158,7 +158,7 @@ function(given, t, signature)
   local step = given.frame_step
   check_size(step, "frame_step", signature)
   return function(length, options)
-    local dtype = options and options.dtype or "float32"
+    local dtype = options and options.dtype or ops.default_dtype(t)
     local window = window_of(given.forward_window_fn, length, dtype, t, signature)
       or flow.ones({ length }, { dtype = dtype })
     local overlaps = math.ceil(length / step)
@@ -409,7 +409,7 @@ define("linear_to_mel_weight_matrix", {
   { "num_mel_bins", "integer", 20 }, { "num_spectrogram_bins", "integer", 129 },
   { "sample_rate", "finite", 8000, text = "samples of a second" },
   { "lower_edge_hertz", "finite", 125, text = "where the lowest band begins" },
-  { "upper_edge_hertz", "finite", 3800, text = "where the highest band ends" }, { "dtype", "dtype", "float32" },
+  { "upper_edge_hertz", "finite", 3800, text = "where the highest band ends" }, ops.result_dtype,
 }, [[
 What frequencies of a spectrum add to bands that hearing tells apart: triangles which overlap by half, between
 num_mel_bins + 2 edges evenly spaced in mel = 1127 * log(1 + hertz / 700).
@@ -425,14 +425,15 @@ function(given, t, signature)
     signature:fail((": the edges are %g and %g hertz, wanted such that rise from 0 on, up to half of the rate of %g")
       :format(lower, upper, rate))
   end
-  check_fractions(given.dtype, signature)
+  local dtype = given.dtype or ops.default_dtype(t)
+  check_fractions(dtype, signature)
   tools.new(t, signature):check_list(bins * bands)
   local first, step, list = mel(lower), (mel(upper) - mel(lower)) / (bands + 1), {}
   for bin = 0, bins - 1 do
     local place = bin > 0 and (mel(rate / 2 * bin / (bins - 1)) - first) / step or -1
     for band = 0, bands - 1 do list[#list + 1] = math.max(0, 1 - math.abs(place - band - 1)) end
   end
-  return ops.constant(t, core.array(list, given.dtype, { bins, bands }))
+  return ops.constant(t, core.array(list, dtype, { bins, bands }))
 end)
 
 -- What x[n] adds to out[k], of `size`, by type; and what makes both ways the same, by norm = "ortho".

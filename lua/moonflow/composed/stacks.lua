@@ -5,17 +5,8 @@ local ops = require "moonflow.ops"
 
 local stacks = {}
 
--- The axes before the matrices that both have together, the shorter list filled up with 1 in front; nil where they do
--- not fit.
-local function common(left, right)
-  local sizes, count = {}, math.max(#left, #right) - 2
-  for i = 1, count do
-    local one, other = left[#left - 2 - count + i] or 1, right[#right - 2 - count + i] or 1
-    if one ~= other and one ~= 1 and other ~= 1 then return nil end
-    sizes[i] = one == 1 and other or one
-  end
-  return sizes
-end
+-- The sizes before those of a matrix.
+local function outer(sizes) return { unpack(sizes, 1, #sizes - 2) } end
 
 local function spread(value, own, sizes)
   local shape, is_same = { unpack(sizes) }, #own == #sizes + 2
@@ -31,8 +22,11 @@ function stacks.alike(given, one, other, t, signature)
   local a, b = blob.of(given[one], t, nil, signature.where), blob.of(given[other], t, nil, signature.where)
   local left, right = a.shape:table(), b.shape:table()
   if #left < 2 or #right < 2 then return a, b end
-  local sizes = common(left, right) or signature:fail((": %s is %s, %s is %s, whose axes before the last two do not "
-    .. "broadcast"):format(one, tostring(a.shape), other, tostring(b.shape)))
+  local sizes = ops.broadcast(outer(left), outer(right))
+  if not sizes then
+    signature:fail((": %s is %s, %s is %s, whose axes before the last two do not broadcast"):format(one,
+      tostring(a.shape), other, tostring(b.shape)))
+  end
   return spread(a, left, sizes), spread(b, right, sizes)
 end
 

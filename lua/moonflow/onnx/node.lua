@@ -403,16 +403,8 @@ end
 
 --- The shape that two broadcast to, as lists.
 function Node:broadcast(a, b)
-  local rank, shape = math.max(#a, #b), {}
-  for i = 1, rank do
-    local x, y = a[#a - rank + i] or 1, b[#b - rank + i] or 1
-    if x ~= y and x ~= 1 and y ~= 1 then
-      self:fail(("shapes (%s) and (%s) do not broadcast"):format(table.concat(a, ", "), table.concat(b, ", ")),
-        "shape_mismatch")
-    end
-    shape[i] = x == 1 and y or x
-  end
-  return shape
+  return ops.broadcast(a, b) or self:fail(("shapes (%s) and (%s) do not broadcast"):format(table.concat(a, ", "),
+    table.concat(b, ", ")), "shape_mismatch")
 end
 
 --- A value repeated to a shape, as it is where it has it.
