@@ -212,8 +212,10 @@ local rows = {
   { "flow.nn", "PoissonNLLLoss", "flow.math.exp(x) - target * x is it, where x is the logarithm of the mean" },
   { "flow.nn", "GaussianNLLLoss",
     "0.5 * (log_variance + (target - x) ^ 2 / flow.math.exp(log_variance)) is it, and keeps the variance above 0" },
-  { "flow.nn", "Conv1d Conv2d Conv3d ConvTranspose2d", "flow.layers.conv2d and its like have weights of their own; "
+  { "flow.nn", "Conv1d Conv2d Conv3d", "flow.layers.conv2d and its like have weights of their own; "
     .. "flow.nn.conv2d takes a filter" },
+  { "flow.nn", "ConvTranspose1d ConvTranspose2d ConvTranspose3d", "flow.layers.conv2d_transpose and its like have "
+    .. "weights of their own; flow.nn.conv2d_transpose takes a filter" },
   { "flow.nn", "LayerNorm RMSNorm", "flow.layers.layer_norm and flow.layers.rms_norm have gamma of their own; "
     .. "flow.nn.layer_norm takes it" },
   { "flow.nn", "glu GLU", "a * flow.math.sigmoid(b) is it, of local a, b = flow.split(x, 2, { axis = -1 })" },

@@ -3,5 +3,5 @@
 
 for _, family in ipairs {
   "arrays", "jacobians", "math", "linalg", "picks", "random", "segments", "nn", "signal", "images", "volumes",
-  "resampling", "losses", "ctc", "layers", "recurrent", "distributed", "ported", "names",
+  "transposed", "resampling", "losses", "ctc", "layers", "recurrent", "distributed", "ported", "names",
 } do require("moonflow.composed." .. family) end

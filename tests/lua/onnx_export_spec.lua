@@ -174,6 +174,11 @@ describe("a job that is written", function()
         end, { tolerance = 1e-5 })
         flow.clear_default_session()
       end
+      comes_back(format == "NCHW" and { 2, 3, 5 } or { 2, 5, 3 }, function(x)
+        return flow.layers.conv1d_transpose(x, 4, 3, { strides = 2, data_format = format == "NCHW" and "NCW" or "NWC",
+                                                       name = "conv" })
+      end, { tolerance = 1e-5 })
+      flow.clear_default_session()
       for _, options in ipairs {
         { interpolation = "nearest" }, { interpolation = "bilinear" },
         { interpolation = "bilinear", align_corners = true },

@@ -1,108 +1,12 @@
---- The part of flow.nn that is about images and put together from ops: transposed convolution, pooling along one axis,
--- normalisation of channels, PixelShuffle.
+--- The part of flow.nn that is about images and put together from ops: pooling along one axis, normalisation of
+-- channels, PixelShuffle.
 
-local arguments = require "moonflow.arguments"
 local initializer = require "moonflow.initializer"
 local ops = require "moonflow.ops"
 local respond = require "moonflow.formulas.responses"
 local tools = require "moonflow.composed.tools"
 local variable = require "moonflow.variable"
 local windows = require "moonflow.formulas.windows"
-
--- ---- transposed convolution ---------------------------------------------------------------------------------------
-
-local transpose_doc = [[
-Transposed convolution, or deconvolution: conv2d with the same filter, taken backwards from its result to its image.
-Each place of the value is spread over a window of the output, and what overlaps is summed.
-  out[n, f, y*stride - before + i*dilation, ...] += value[n, c, y, x] * filter[c, f, i, j]
-shapes: value (batch, channels, height, width), filter (channels, filters / groups, kernel height, kernel width)
-  -> output_shape, (batch, filters, out height, out width); with data_format "NHWC" value (batch, height, width,
-  channels), filter (channels, kernel height, kernel width, filters / groups)
-output_shape: several images lead to one result, so it may be said which of them is meant. With reach = (kernel - 1) *
-  dilation + 1 that is (in - 1) * stride + reach - padding and up to stride - 1 more. It may be left out:
-  VALID the smallest, SAME in * stride
-padding: "VALID"; "SAME" = "SAME_UPPER", where an odd pad goes to the bottom and right (conv2d's SAME is SAME_LOWER);
-  "SAME_LOWER"; or a list as conv2d has it
-dtypes: those of conv2d; mixed precision takes it as one]]
-
--- The axis of the channels and the first one of the image.
-local function axes_of(given, signature)
-  local value, filter, format = given.value, given.filter, given.data_format
-  if format ~= "NCHW" and format ~= "NHWC" then
-    signature:fail(": data_format is '" .. format .. "', wanted 'NCHW' or 'NHWC'")
-  end
-  local channel_axis, first_axis = format == "NCHW" and 1 or 3, format == "NCHW" and 2 or 1
-  for _, x in ipairs { value, filter } do
-    if #x.shape ~= 4 then
-      signature:fail(": '" .. x.name .. "' is " .. tostring(x.shape) .. ", wanted rank 4, "
-        .. (x == value and format or format == "NCHW" and "(channels, filters / groups, kernel height, kernel width)"
-          or "(channels, kernel height, kernel width, filters / groups)"))
-    end
-  end
-  local channels = value.shape[channel_axis]
-  if filter.shape[0] ~= channels then
-    signature:fail((": '%s' %s has %d channels, filter '%s' %s is for %d"):format(value.name, tostring(value.shape),
-      channels, filter.name, tostring(filter.shape), filter.shape[0]))
-  end
-  if given.groups < 1 or channels % given.groups ~= 0 then
-    signature:fail(": " .. channels .. " channels cannot be split into " .. given.groups .. " groups")
-  end
-  return channel_axis, first_axis
-end
-
--- The shape of the image: the one that is asked for, where it leads to the value.
-local function image_of(given, channel_axis, first_axis, strides, dilations, pads, signature)
-  local value, filter = given.value, given.filter
-  local shape = { value.shape[0] }
-  shape[channel_axis + 1] = filter.shape[channel_axis] * given.groups
-  local wanted = given.output_shape and arguments.flat_list(given.output_shape)
-  local is_word = type(pads) == "string"
-  local same = is_word and pads ~= "VALID"
-  for i = 1, 2 do
-    local axis, stride = first_axis + i - 1, strides[i]
-    local reach = same and 1 or (filter.shape[axis] - 1) * dilations[i] + 1
-    local padded = is_word and 0 or pads[i][1] + pads[i][2]
-    local least = (value.shape[axis] - 1) * stride + reach - padded
-    local size = same and least + stride - 1 or least
-    local asked = wanted and wanted[axis + 1]
-    if asked then
-      if asked < least or asked > least + stride - 1 then
-        signature:fail((": output_shape {%s} has %s %s; '%s' %s in steps of %d comes from %d to %d")
-          :format(table.concat(wanted, ", "), i == 1 and "height" or "width", asked, value.name,
-            tostring(value.shape), stride, least, least + stride - 1))
-      end
-      size = asked
-    elseif size < 1 then
-      signature:fail((": padding leaves nothing of '%s' %s"):format(value.name, tostring(value.shape)))
-    end
-    shape[axis + 1] = size
-  end
-  for i = 1, wanted and 4 or 0 do
-    if #wanted ~= 4 or wanted[i] ~= shape[i] then
-      signature:fail((": output_shape is {%s}, wanted {%s} of '%s' %s and filter %s"):format(
-        table.concat(wanted, ", "), table.concat(shape, ", "), value.name, tostring(value.shape),
-        tostring(filter.shape)))
-    end
-  end
-  return shape
-end
-
-ops.define("nn.conv2d_transpose", {
-  { "value", "blob" }, { "filter", "blob" }, { "output_shape", "list?" }, { "strides", "list", 1 },
-  { "padding", "any", "VALID" }, { "data_format", "string", "NCHW" }, { "dilations", "list", 1 },
-  { "groups", "integer", 1 },
-}, transpose_doc,
-function(given, t, signature)
-  local channel_axis, first_axis = axes_of(given, signature)
-  local strides = windows.numbers(given.strides, 2, "strides", signature)
-  local dilations = windows.numbers(given.dilations, 2, "dilations", signature)
-  local pads = windows.pads(given.padding, 2, first_axis, signature)
-  return (ops.apply("conv2d_input_grad", { given.value, given.filter }, {
-    shape = image_of(given, channel_axis, first_axis, strides, dilations, pads, signature),
-    strides = strides, dilations = dilations, groups = given.groups, data_format = given.data_format,
-    padding = pads == "SAME" and "SAME_UPPER" or windows.listed(pads, 4, first_axis),
-  }, given.name or t:unnamed("Conv2dTranspose")))
-end)
 
 -- ---- pooling along one axis ---------------------------------------------------------------------------------------
 

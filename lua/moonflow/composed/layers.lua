@@ -117,12 +117,12 @@ padding: "VALID", "SAME" (= "SAME_LOWER": an odd pad goes to the top and left), 
 ]]
 
 local transpose_doc = [[
-A transposed convolution (flow.nn.conv2d_transpose) with bias and activation.
+A transposed convolution (flow.nn.conv1d_transpose, conv2d_transpose or conv3d_transpose) with bias and activation.
 shapes: weight (channels, filters / groups, kernel...), channels last (channels, kernel...,
   filters / groups); bias (filters)
-padding: "VALID", "SAME" (= "SAME_UPPER": height and width times strides), "SAME_LOWER", a number,
-  or one or a pair { before, after } for each spatial axis
-output_shape: (batch, filters, height, width), where strides leave several
+padding: "VALID", "SAME" (= "SAME_UPPER": sizes times strides), "SAME_LOWER", a number, or one or a pair
+  { before, after } for each spatial axis
+output_shape: (batch, filters, sizes...), where strides leave several
 ]]
 
 -- The shape of the weight of a convolution, where its arguments fit one another.
@@ -331,4 +331,6 @@ end)
 convolution("conv1d", 1, "NCW", "Conv1d")
 convolution("conv2d", 2, "NCHW", "Conv2d")
 convolution("conv3d", 3, "NCDHW", "Conv3d", nn.conv3d)
+convolution("conv1d_transpose", 1, "NCW", "Conv1dTranspose", nn.conv1d_transpose, true)
 convolution("conv2d_transpose", 2, "NCHW", "Conv2dTranspose", nn.conv2d_transpose, true)
+convolution("conv3d_transpose", 3, "NCDHW", "Conv3dTranspose", nn.conv3d_transpose, true)

@@ -32,4 +32,15 @@ function tools.new(t, signature, name)
   return setmetatable({ trace = t, signature = signature, name = name, count = 0 }, Tools)
 end
 
+--- make(tools, ...) of volumes and filters whose channels come first. With `is_last` they, and what it gives, have
+--- them last.
+function tools.with_channels_first(t, signature, values, name, is_last, make)
+  if not is_last then return make(tools.new(t, signature, name), unpack(values)) end
+  local of_job, firsts = tools.new(t, signature, name .. "-first"), {}
+  for i, value in ipairs(values) do
+    firsts[i] = of_job:apply("transpose", { value }, { perm = { 0, 4, 1, 2, 3 } }, "channels_first")
+  end
+  return (ops.apply("transpose", { make(of_job, unpack(firsts)) }, { perm = { 0, 2, 3, 4, 1 } }, name))
+end
+
 return tools

@@ -5,16 +5,6 @@ local tools = require "moonflow.composed.tools"
 local volumes = require "moonflow.formulas.volumes"
 local windows = require "moonflow.formulas.windows"
 
--- Applies `make(tools, x)` to a volume whose channels come first, and gives the result in the order that was asked for.
-local function with_channels_first(t, signature, x, name, format, make)
-  local first = format == "NCDHW"
-  local of_job = tools.new(t, signature, first and name or name .. "-first")
-  if not first then x = of_job:apply("transpose", { x }, { perm = { 0, 4, 1, 2, 3 } }, "channels_first") end
-  local result = make(of_job, x)
-  if first then return result end
-  return (ops.apply("transpose", { result }, { perm = { 0, 2, 3, 4, 1 } }, name))
-end
-
 local function check_volume(x, what, format, signature)
   if format ~= "NCDHW" and format ~= "NDHWC" then
     signature:fail(": data_format is '" .. format .. "', wanted 'NCDHW' or 'NDHWC'")
@@ -68,10 +58,8 @@ function(given, t, signature)
   local depth_axis = last and 1 or 2
   local reach = (filter.shape[depth_axis] - 1) * settings.dilations[1] + 1
   check_depth(x, x.shape[depth_axis], reach, settings.pads, signature)
-  return with_channels_first(t, signature, x, given.name or t:unnamed("Conv3d"), format, function(of_job, volume)
-    if last then filter = of_job:apply("transpose", { filter }, { perm = { 0, 4, 1, 2, 3 } }, "filter_first") end
-    return volumes.conv(of_job, volume, filter, settings)
-  end)
+  return tools.with_channels_first(t, signature, { x, filter }, given.name or t:unnamed("Conv3d"), last,
+    function(of_job, volume, kernel) return volumes.conv(of_job, volume, kernel, settings) end)
 end)
 
 local function pooling(kind, title, doc)
@@ -92,9 +80,8 @@ The rest is as in flow.nn.]] .. kind .. "_pool2d along each axis: strides (defau
     settings.strides = given.strides and windows.numbers(given.strides, 3, "strides", signature) or settings.ksize
     settings.pads = windows.pads(given.padding, 3, first_axis, signature)
     check_depth(x, x.shape[first_axis], settings.ksize[1], settings.pads, signature)
-    return with_channels_first(t, signature, x, given.name or t:unnamed(title), format, function(of_job, volume)
-      return volumes.pool(of_job, kind .. "_pool2d", volume, settings)
-    end)
+    return tools.with_channels_first(t, signature, { x }, given.name or t:unnamed(title), format == "NDHWC",
+      function(of_job, volume) return volumes.pool(of_job, kind .. "_pool2d", volume, settings) end)
   end)
 end
 

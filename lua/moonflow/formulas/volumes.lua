@@ -91,7 +91,7 @@ end
 
 --- The transposed convolution, of given.sizes: each depth of x is spread as an image by all taps along the depth, and
 --- what comes to the same depth is summed. filter is (channels, filters / groups, kernel depth, kernel height, kernel
---- width); given.strides, given.dilations and given.sizes have three numbers, given.pads three pairs.
+--- width); given.strides, given.dilations and given.sizes have three numbers.
 function volumes.transposed(tools, x, filter, given)
   local batch, channels, depth, rows, columns = unpack(x.shape:table())
   local _, part, taps, kernel_height, kernel_width = unpack(filter.shape:table())
@@ -104,7 +104,7 @@ function volumes.transposed(tools, x, filter, given)
   local parts = tools:apply("conv2d_input_grad", { images, filter }, {
     shape = { batch * depth, taps * filters, height, width }, groups = groups,
     strides = { given.strides[2], given.strides[3] }, dilations = { given.dilations[2], given.dilations[3] },
-    padding = windows.listed({ given.pads[2], given.pads[3] }, 4, 2),
+    padding = of_image(given.pads),
   }, "spread")
   if taps > 1 and groups > 1 then  -- each tap's filters stand together
     local apart = { batch * depth, groups, taps, part * height * width }
@@ -112,7 +112,9 @@ function volumes.transposed(tools, x, filter, given)
   end
   parts = reshape(tools, parts, { batch, depth * taps, filters * height * width }, "parts")
 
-  local list, most, lacks = parts_summed(places, depth, taps, given.pads[1][1], given.strides[1], given.dilations[1])
+  local stride, dilation = given.strides[1], given.dilations[1]
+  local before = volumes.depth_pads(given.pads, places, (taps - 1) * dilation + 1, stride)
+  local list, most, lacks = parts_summed(places, depth, taps, before, stride, dilation)
   if lacks then parts = tools:apply("pad", { parts }, { paddings = { 0, 0, 0, 1, 0, 0 } }, "and_nothing") end
   local result = tools:pick(parts, 1, list, "picked")
   if most > 1 then

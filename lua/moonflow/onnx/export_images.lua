@@ -92,7 +92,7 @@ end
 ops.conv2d, ops.conv1d = convolution, convolution
 
 -- From few places to many: what the pads leave over is an output_padding.
-function ops.conv2d_input_grad(w)
+local function transposed(w)
   local x, x_sizes = channels_first(w, 1, "image")
   local filter, filter_sizes = channels_first(w, 2, "filter")
   local _, result = w:result()
@@ -104,6 +104,7 @@ function ops.conv2d_input_grad(w)
   attributes.output_padding = extra and { ints = extra } or nil
   return back(w, function(word) return w:emit("ConvTranspose", { x, filter }, attributes, word) end)
 end
+ops.conv2d_input_grad, ops.conv1d_input_grad = transposed, transposed
 
 local function pooling(operator)
   return function(w)
