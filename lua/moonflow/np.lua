@@ -1,10 +1,11 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays and compares them.
--- What goes element by element is in np/elementwise.lua, what draws in np/random.lua and np/random_formulas.lua, what
--- sorts and counts in np/order.lua, what gives and takes places in np/places.lua, what cuts and repeats in
--- np/shape.lua, what sums up data in np/statistics.lua, what goes along curves in np/curves.lua, what reads and writes
--- files in np/files.lua, np/sounds.lua, np/text.lua and np/torch7.lua, other sizes of pictures in np/pictures.lua;
--- linear algebra is in np/products.lua, np/linear.lua, np/equations.lua, np/factors.lua and np/eigenvalues.lua; methods
--- and operators of arrays are in ndarray.lua.
+-- What goes element by element is in np/elementwise.lua, and what only whole numbers have in np/whole_numbers.lua; what
+-- draws is in np/random.lua and np/random_formulas.lua, what sorts and counts in np/order.lua, what gives and takes
+-- places in np/places.lua, what cuts and repeats in np/shape.lua, what sums up data in np/statistics.lua, what goes
+-- along curves in np/curves.lua and np/polynomials.lua, what reads and writes files in np/files.lua, np/sounds.lua,
+-- np/text.lua and np/torch7.lua, other sizes of pictures in np/pictures.lua; linear algebra is in np/products.lua,
+-- np/linear.lua, np/equations.lua, np/factors.lua and np/eigenvalues.lua; methods and operators of arrays are in
+-- ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -329,6 +330,8 @@ require "moonflow.np.eigenvalues"
 require "moonflow.np.spectra"
 require "moonflow.np.statistics"
 require "moonflow.np.curves"
+require "moonflow.np.polynomials"
+require "moonflow.np.whole_numbers"
 require "moonflow.np.text"
 require "moonflow.np.files"
 require "moonflow.np.pictures"

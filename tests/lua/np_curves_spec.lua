@@ -107,3 +107,35 @@ it("polynomials are fitted and computed", function()
   raises("invalid_argument", "np.polyfit: deg must be at least 0, got -1", function() return np.polyfit(x, x, -1) end)
   raises("shape_mismatch", "np.polyval wants coefficients along one axis", function() return np.polyval(1, x) end)
 end)
+
+describe("polynomials", function()
+  local function list(...)
+    local all = {}
+    for i = 1, select("#", ...) do all[i] = (select(i, ...)):totable() end
+    return all
+  end
+
+  it("are added, multiplied and divided", function()
+    assert.same({ 1, 1, 5 }, np.polyadd({ 1, 2 }, { 1, 0, 3 }):totable())
+    assert.same({ -1, 1, -1 }, np.polysub({ 1, 2 }, { 1, 0, 3 }):totable())
+    assert.same({ 1, 2, 3, 6 }, np.polymul({ 1, 2 }, { 1, 0, 3 }):totable())
+    assert.same({ 1, 3 }, np.polyadd(1, { 1, 2 }):totable())
+    assert.same({ { 1, -2, 0 }, { 5 } }, list(np.polydiv({ 1, -3, 2, 5 }, { 1, -1 })))
+    assert.same({ { 1, -2 }, { 0 } }, list(np.polydiv({ 1, -3, 2 }, { 1, -1 })))
+    assert.same({ { 0 }, { 1, 2 } }, list(np.polydiv({ 1, 2 }, { 1, 0, 0 })))
+    checks.refuses("the first coefficient of q is 0", function() np.polydiv({ 1, 2 }, { 0, 1 }) end)
+  end)
+
+  it("have derivatives and what they are derivatives of", function()
+    assert.same({ { 6, 2 }, { 6 }, { 0 } }, list(np.polyder({ 3, 2, 1 }), np.polyder({ 3, 2, 1 }, 2),
+      np.polyder({ 3, 2, 1 }, 3)))
+    assert.same({ { 1, 1, 1, 0 }, { 3, 1, 1 } }, list(np.polyint({ 3, 2, 1 }), np.polyint({ 6 }, 2, 1)))
+  end)
+
+  it("are a matrix of powers times their coefficients", function()
+    local x, p = np.array({ 1, 2, -3 }, "float64"), np.array({ 2, -1, 4 }, "float64")
+    assert.same({ { 1, 1, 1 }, { 4, 2, 1 }, { 9, -3, 1 } }, np.vander(x):totable())
+    assert.same({ { 1, 1 }, { 1, 2 }, { 1, -3 } }, np.vander(x, 2, true):totable())
+    assert.is_true(np.matmul(np.vander(x), p) == np.polyval(p, x))
+  end)
+end)

@@ -3,7 +3,7 @@
 local checks = require "checks"
 local np = require("moonflow").np
 
-local raises, same = checks.raises, checks.same
+local raises, refuses, same = checks.raises, checks.refuses, checks.same
 
 local a = np.array({ { 3, 1, 2 }, { 9, 7, 8 } })
 local none = np.zeros({ 0 })
@@ -244,5 +244,74 @@ describe("add_at", function()
     raises("shape_mismatch", "np.add_at: the place is float32 (2), the value is float32 (3)", np.add_at, np.zeros { 3 },
       { 0, 1 }, { 1, 2, 3 })
     raises("invalid_argument", "np.add_at: argument 1 ('a') must be an ndarray", np.add_at, { 0, 0 }, { 0 }, 1)
+  end)
+end)
+
+describe("put_along_axis", function()
+  it("writes what take_along_axis reads", function()
+    local zeros = np.zeros { 2, 3 }
+    np.put_along_axis(zeros, { { 0 }, { -1 } }, 5, 1)
+    assert.same({ { 5, 0, 0 }, { 0, 0, 5 } }, zeros:totable())
+    np.put_along_axis(zeros, { { 1, 0, 1 } }, { { 7, 8, 9 } }, 0)
+    assert.same({ { 5, 8, 0 }, { 7, 0, 9 } }, zeros:totable())
+    local x = np.random.uniform(0, 1, { 3, 4, 5 })
+    local order = np.argsort(x, 1)
+    local back = np.zeros_like(x)
+    np.put_along_axis(back, order, np.take_along_axis(x, order, 1), 1)
+    assert.is_true(back == x)
+  end)
+
+  it("says what does not fit", function()
+    local zeros = np.zeros { 2, 3 }
+    raises("out_of_range", "np.put_along_axis: index 3 is out of range for axis 1 of size 3", function()
+      np.put_along_axis(zeros, { { 0 }, { 3 } }, 5, 1)
+    end)
+    raises("shape_mismatch", "are (1, 3), the array (2, 3), and all axes but 1 are to be the same", function()
+      np.put_along_axis(zeros, { { 0, 1, 2 } }, 5, 1)
+    end)
+    raises("shape_mismatch", "the place is float32 (2, 1), the value is float32 (3)", function()
+      np.put_along_axis(zeros, { { 0 }, { 1 } }, { 1, 2, 3 }, 1)
+    end)
+  end)
+end)
+
+describe("insert", function()
+  it("puts values in before places", function()
+    assert.same({ 1, 9, 2, 3 }, np.insert({ 1, 2, 3 }, 1, 9):totable())
+    assert.same({ 1, 2, 5, 3 }, np.insert({ 1, 2, 3 }, -1, 5):totable())
+    assert.same({ 1, 7, 8, 2, 3 }, np.insert({ 1, 2, 3 }, 1, { 7, 8 }):totable())
+    assert.same({ 8, 1, 2, 3, 9 }, np.insert({ 1, 2, 3 }, { 0, 3 }, { 8, 9 }):totable())
+    assert.same({ { 1, 2 }, { 9, 9 }, { 3, 4 } }, np.insert({ { 1, 2 }, { 3, 4 } }, 1, { 9, 9 }, 0):totable())
+    assert.same({ { 1, 5, 6, 2 }, { 3, 5, 6, 4 } },
+      np.insert({ { 1, 2 }, { 3, 4 } }, { 1, 1 }, { 5, 6 }, 1):totable())
+    assert.same({ 1, 2, 7, 3, 4 }, np.insert({ { 1, 2 }, { 3, 4 } }, 2, 7):totable())
+    raises("out_of_range", "slices go in before the places 0 to 3, got 7", function() np.insert({ 1, 2, 3 }, 7, 9) end)
+  end)
+end)
+
+describe("places of a matrix", function()
+  it("are those of a triangle", function()
+    local rows, columns = np.tril_indices(2, 1, 3)
+    assert.same({ { 0, 0, 1, 1, 1 }, { 0, 1, 0, 1, 2 } }, { rows:totable(), columns:totable() })
+    assert.same({ 0, 1, 2, 4, 5, 8 }, np.arange(9):reshape(3, 3):at(np.triu_indices(3)):totable())
+  end)
+
+  it("are those of a diagonal", function()
+    local ones = np.ones { 3, 4 }
+    np.fill_diagonal(ones, { 7, 8, 9 })
+    assert.same({ { 7, 1, 1, 1 }, { 1, 8, 1, 1 }, { 1, 1, 9, 1 } }, ones:totable())
+    local m = np.arange(24):reshape(2, 3, 4)
+    assert.same({ { 0, 16 }, { 1, 17 }, { 2, 18 }, { 3, 19 } }, np.diagonal(m):totable())
+    assert.same({ { 1, 6, 11 }, { 13, 18, 23 } }, np.diagonal(m, 1, 1, 2):totable())
+    assert.same({ { 1, 6, 11 }, { 13, 18, 23 } }, np.diagonal(m, -1, 2, 1):totable())
+    refuses("axis1 and axis2 are both 1", function() np.diagonal(m, 0, 1, -2) end)
+  end)
+end)
+
+describe("select", function()
+  it("takes the first choice whose condition holds", function()
+    local x = np.arange(6)
+    assert.same({ 0, 0, 4, 9, 100, 100 }, np.select({ x:lt(2), x:lt(4) }, { 0, x * x }, 100):totable())
+    refuses("np.select: 1 choices for 2 conditions", function() np.select({ x:lt(2), x:lt(4) }, { 0 }) end)
   end)
 end)

@@ -1,5 +1,5 @@
 --- The functions of flow.np on curves, values that follow one another along an axis: differences, slopes, areas,
--- smoothing, polynomials, and what lies between the points.
+-- smoothing, and what lies between the points.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
@@ -266,55 +266,6 @@ function np.correlate(...)
     return np.flip(convolved(v, np.flip(a), given.mode, "np.correlate"))
   end
   return convolved(a, v.rank == 1 and np.flip(v) or v, given.mode, "np.correlate")
-end
-
-local polyfit_signature = signature("np.polyfit", { { "x", "any" }, { "y", "any" }, { "deg", "integer" } })
---- The polynomial of degree `deg` that comes nearest to the points (x[i], y[i]), by least squares: its coefficients,
---- float64, that of the highest power first, as np.polyval takes them.
---- shapes: x (n), y (n) or (n, curves) -> (deg + 1) or (deg + 1, curves)
---- @error deg below 0; x and y of other shapes or without points
-function np.polyfit(...)
-  local given = polyfit_signature:parse(...)
-  local x, y = as_array(given.x, "np.polyfit", "float64"), as_array(given.y, "np.polyfit", "float64")
-  x, y = x:astype("float64"), y:astype("float64")
-  if given.deg < 0 then
-    fail("invalid_argument", ("np.polyfit: deg must be at least 0, got %d"):format(given.deg))
-  end
-  if x.rank ~= 1 or #x == 0 or y.rank < 1 or y.rank > 2 or #y ~= #x then
-    fail("shape_mismatch", ("np.polyfit: x is %s and y is %s, wanted (n) and (n) or (n, curves)"):format(
-      tostring(x.shape), tostring(y.shape)))
-  end
-  local powers, power = {}, np.ones_like(x)
-  for i = given.deg + 1, 1, -1 do
-    powers[i] = power
-    power = power * x
-  end
-  -- Powers are of very different sizes; as vectors of length 1 they are told apart.
-  local columns = np.stack(powers, 1)
-  local length = np.sqrt((columns * columns):sum(0))
-  length = np.where(length:eq(0), 1, length)
-  local fit = np.linalg.lstsq(columns / length, y, #x * 2 ^ -52)
-  return fit / (y.rank == 2 and length:reshape({ -1, 1 }) or length)
-end
-
-local polyval_signature = signature("np.polyval", { { "p", "any" }, { "x", "any" } })
---- The polynomial with these coefficients, that of the highest power first, at `x`; of a number a number.
---- @return any
-function np.polyval(...)
-  local given = polyval_signature:parse(...)
-  local p = as_array(given.p, "np.polyval")
-  if p.rank ~= 1 then
-    fail("shape_mismatch", "np.polyval wants coefficients along one axis, got " .. tostring(p.shape))
-  end
-  local x, value = given.x, 0
-  if type(x) ~= "number" then
-    x = as_array(x, "np.polyval", ndarray.is_array(given.p) and p.dtype)
-    if ndarray.is_array(given.p) then x = cast(x, dtypes.promote(x.dtype, p.dtype)) end
-    value = np.zeros_like(x)
-  end
-  local coefficients = ndarray.is_array(given.p) and p:totable() or given.p
-  for _, coefficient in ipairs(coefficients) do value = value * x + coefficient end
-  return value
 end
 
 local interp_signature = signature("np.interp",

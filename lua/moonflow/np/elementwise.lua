@@ -104,6 +104,24 @@ elementwise("deg2rad", function(a) return floating(a) * (math.pi / 180) end)
 --- Radians as degrees: x * 180 / pi. Integers give float64.
 elementwise("rad2deg", function(a) return floating(a) * (180 / math.pi) end)
 
+--- 2^x. Integers give float64.
+elementwise("exp2", function(a) return 2 ^ floating(a) end)
+--- The number whose third power is x, of x's sign. Integers give float64.
+elementwise("cbrt", function(a)
+  a = floating(a)
+  local x = cast(a, "float64")
+  local root = np.sign(x) * np.abs(x) ^ (1 / 3)
+  -- One step of Newton's, for the last bits; none from 0 or from what is not finite.
+  local slope = 3 * root * root
+  local is_fine = np.logical_and(np.isfinite(x), slope:gt(0))
+  return cast(np.where(is_fine, root - (root * root * root - x) / np.where(is_fine, slope, 1), root), a.dtype)
+end)
+--- sin(pi x) / (pi x), and 1 of 0. Integers give float64.
+elementwise("sinc", function(a)
+  local angle = floating(a) * math.pi
+  return np.where(angle:eq(0), 1, np.sin(angle) / np.where(angle:eq(0), 1, angle))
+end)
+
 -- Quotients, so they are taken in double precision: those of powers are whole in float32.
 local function logarithm(name, base)
   elementwise(name, function(a)
@@ -195,6 +213,39 @@ by_operator("minimum")
 pairwise("arctan2", function(a, b)
   a, b = ndarray.operands(a, b, "np.arctan2")
   return (evaluate("atan2", { floating(a), floating(b) }, {}, "np.arctan2"))
+end)
+
+local function with_sign_of(a, b)
+  local is_negative = np.logical_or(b:lt(0), np.logical_and(b:eq(0), (1 / b):lt(0)))  -- of -0 as well
+  return np.where(is_negative, -np.abs(a), np.abs(a))
+end
+--- |a| with the sign of b, also of one that is 0. Integers give float64.
+pairwise("copysign", function(a, b)
+  a, b = ndarray.operands(a, b, "np.copysign")
+  return with_sign_of(floating(a), floating(b))
+end)
+--- What is left of a when it is divided by b, with the sign of a, as math.fmod has it; np.mod has that of b.
+pairwise("fmod", function(a, b)
+  a, b = ndarray.operands(a, b, "np.fmod")
+  local rest = np.mod(np.abs(a), np.abs(b))
+  return dtypes.floating[a.dtype] and with_sign_of(rest, a) or np.where(a:lt(0), -rest, rest)
+end)
+-- The one that is a number where the other is none.
+local function without_nan(choose)
+  return function(a, b)
+    a, b = ndarray.operands(a, b, "np.fmax")
+    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, choose(a, b)))
+  end
+end
+--- The greater of a and b, of which a NaN is none; np.maximum gives NaN where either is.
+pairwise("fmax", without_nan(np.maximum))
+--- The lesser of a and b, of which a NaN is none; np.minimum gives NaN where either is.
+pairwise("fmin", without_nan(np.minimum))
+--- 0 where a is below 0, 1 where it is above, and b where it is 0. Integers give float64.
+pairwise("heaviside", function(a, b)
+  a, b = ndarray.operands(a, b, "np.heaviside")
+  a = floating(a)
+  return np.where(a:eq(0), b, np.where(np.isnan(a), a, cast(a:gt(0), a.dtype)))
 end)
 -- These two in double precision, so that no step of theirs is too large for the dtype.
 local function pairwise_in_double(name, compute)

@@ -284,6 +284,14 @@ function np.intersect1d(...)
   return np.compress(np.isin(values, b), values)
 end
 
+local setxor_signature = signature("np.setxor1d", { { "a", "any" }, { "b", "any" } })
+--- The values that are in just one of the two, each once, sorted.
+function np.setxor1d(...)
+  local given = setxor_signature:parse(...)
+  local a, b = ndarray.both(given.a, given.b, "np.setxor1d")
+  return (np.unique(np.concat({ np.setdiff1d(a, b), np.setdiff1d(b, a) })))
+end
+
 local union_signature = signature("np.union1d", { { "a", "any" }, { "b", "any" } })
 --- The values of either, each once, sorted.
 function np.union1d(...)

@@ -161,6 +161,124 @@ function np.putmask(...)
   a:set("...", np.where(mask, values, a))
 end
 
+local put_along_signature = signature("np.put_along_axis",
+  { { "a", "ndarray" }, { "indices", "any" }, { "values", "any" }, { "axis", "integer" } })
+--- Writes what np.take_along_axis reads: a[i, indices[i, j]] = values[i, j] for axis 1. The array is changed itself;
+--- nothing is given back.
+--- shapes: the indices that of `a` but along the axis; the values broadcast to them
+--- dtypes: integers take no fractions, and nothing outside their range
+--- @return nil
+--- @error an index that is out of range; indices or values that do not fit
+function np.put_along_axis(...)
+  local given = put_along_signature:parse(...)
+  local called, a = "np.put_along_axis", given.a
+  local axis = axis_of(a, given.axis, called)
+  local size = a.shape[axis]
+  local places = ndarray.places(given.indices, size, called)
+  local shape = places.shape:table()
+  local fits = #shape == a.rank
+  for i = 1, fits and a.rank or 0 do fits = fits and (i == axis + 1 or shape[i] == a.shape[i - 1]) end
+  if not fits then
+    fail("shape_mismatch", ("%s: the indices are %s, the array %s, and all axes but %d are to be the same"):format(
+      called, tostring(places.shape), tostring(a.shape), axis))
+  end
+  places = places_within(places, size, called, axis)
+  -- In the flattened array: a step along an axis passes over all elements of those behind it.
+  local step = 1
+  local flat
+  for i = a.rank - 1, 0, -1 do
+    local of_axis = places
+    if i ~= axis then
+      local line = {}
+      for k = 1, a.rank do line[k] = k == i + 1 and a.shape[i] or 1 end
+      of_axis = np.arange(a.shape[i]):reshape(line)
+    end
+    flat = flat and flat + of_axis * step or of_axis * step
+    step = step * a.shape[i]
+  end
+  if a.shape:count() == 0 or places.shape:count() == 0 then return end
+  core.write_rows(a:reshape({ -1 }), flat:ravel(), ndarray.fitted(given.values, a.dtype, shape, called):ravel())
+end
+
+local insert_signature = signature("np.insert",
+  { { "a", "any" }, { "places", "any" }, { "values", "any" }, { "axis", "integer?" } })
+--- A copy with slices of `values` put in before these places along `axis`, without an axis elements into the flattened
+--- array: `np.insert(x, 0, row, 0)` puts a row before the others. One place takes all values, of several each its own;
+--- they count in the array as it was, negative ones from its end.
+--- @error a place that is out of range; values that do not fit
+function np.insert(...)
+  local given = insert_signature:parse(...)
+  local called = "np.insert"
+  local a, values = ndarray.both(given.a, given.values, called)
+  if not given.axis then a = a:ravel() end
+  local axis = axis_of(a, given.axis or 0, called)
+  local size, is_one = a.shape[axis], type(given.places) == "number"
+  local places = cast(ndarray.places(given.places, size, called), "int64"):ravel()
+  if places:min() < 0 or places:max() > size then
+    fail("out_of_range", ("%s: slices go in before the places 0 to %d, got %d"):format(called, size,
+      places:min() < 0 and places:min() or places:max()))
+  end
+  local shape = a.shape:table()
+  shape[axis + 1] = is_one and values.rank == a.rank and values.shape[axis]
+    or is_one and a.rank == 1 and values.shape:count() or #places
+  values = ndarray.fitted(values, a.dtype, shape, called)
+  if is_one then places = np.zeros({ shape[axis + 1] }, "int64") + places end
+  -- Behind each other, then in the order of their places: of what goes in before a slice half of one less.
+  local order = np.argsort(np.concat({ 2 * np.arange(size) + 1, 2 * places }))
+  return np.concat({ a, values }, axis):take(order, axis)
+end
+
+local fill_signature = signature("np.fill_diagonal", { { "a", "ndarray" }, { "value", "any" } })
+--- Writes `value`, a number or one for each place, to the diagonal of a matrix. The matrix is changed itself; nothing
+--- is given back.
+--- @return nil
+function np.fill_diagonal(...)
+  local given = fill_signature:parse(...)
+  local a = given.a
+  if a.rank ~= 2 then fail("shape_mismatch", "np.fill_diagonal wants a matrix, got " .. tostring(a.shape)) end
+  local rows, columns = a.shape[0], a.shape[1]
+  local places = np.arange(math.min(rows, columns)) * (columns + 1)
+  if #places == 0 then return end
+  core.write_rows(a:reshape({ -1 }), places, ndarray.fitted(given.value, a.dtype, { #places }, "np.fill_diagonal"))
+end
+
+-- The places of a triangle of a matrix (n, m).
+local function define_triangle(name, triangle)
+  local called = "np." .. name
+  local own = signature(called, { { "n", "integer" }, { "k", "integer", 0 }, { "m", "integer?" } })
+  np[name] = function(...)
+    local given = own:parse(...)
+    local n, m = given.n, given.m or given.n
+    if n < 0 or m < 0 then
+      fail("invalid_argument", ("%s: sizes must be at least 0, got %d and %d"):format(called, n, m))
+    end
+    return np.nonzero(triangle(np.ones({ n, m }, "int8"), given.k))
+  end
+end
+--- The places below a diagonal of a matrix with `n` rows and `m` columns, `n` where it is not said, and on it: rows and
+--- columns, `local rows, columns = np.tril_indices(3)`. `k` is 0 for the main diagonal, 1 for the one above it.
+--- @return ndarray, ndarray
+define_triangle("tril_indices", function(a, k) return np.tril(a, k) end)
+--- The places above a diagonal of a matrix with `n` rows and `m` columns, `n` where it is not said, and on it: rows and
+--- columns: `a:at(np.triu_indices(3))`. `k` is 0 for the main diagonal, 1 for the one above it.
+--- @return ndarray, ndarray
+define_triangle("triu_indices", function(a, k) return np.triu(a, k) end)
+
+local select_signature = signature("np.select",
+  { { "conditions", "entries" }, { "choices", "entries" }, { "default", "any", 0 } })
+--- Of each place the choice that stands with the first of the conditions that is not 0 there, else `default`. All
+--- broadcast: `np.select({ x:lt(0), x:lt(10) }, { 0, x * x }, 100)`.
+--- @error another number of choices than of conditions
+function np.select(...)
+  local given = select_signature:parse(...)
+  if #given.conditions ~= #given.choices or #given.choices == 0 then
+    fail("invalid_argument", ("np.select: %d choices for %d conditions"):format(#given.choices, #given.conditions))
+  end
+  local result = given.default
+  for i = #given.choices, 1, -1 do result = np.where(given.conditions[i], given.choices[i], result) end
+  return result
+end
+
 local delete_signature = signature("np.delete", { { "a", "any" }, { "places", "any" }, { "axis", "integer?" } })
 --- What is left without the slices at these places along `axis`, such as the rows that a fold holds back,
 --- `np.delete(x, fold, 0)`; without an axis of the flattened array. Negative places count from the end. An int8

@@ -53,6 +53,33 @@ end
 
 -- ---- triangles and grids ------------------------------------------------------------------------------------------
 
+local diagonal_signature = signature("np.diagonal",
+  { { "a", "any" }, { "offset", "integer", 0 }, { "axis1", "integer", 0 }, { "axis2", "integer", 1 } })
+--- The diagonals of the matrices along two axes, as the last axis of a copy. `offset` is 0 for the main one, 1 for the
+--- one above it. np.diag also makes a matrix of one.
+--- @error an array of rank below 2; an axis that stands twice
+function np.diagonal(...)
+  local given = diagonal_signature:parse(...)
+  local called, a = "np.diagonal", as_array(given.a, "np.diagonal")
+  if a.rank < 2 then fail("shape_mismatch", called .. " wants matrices, got " .. tostring(a.shape)) end
+  local rows, columns = axis_of(a, given.axis1, called), axis_of(a, given.axis2, called)
+  if rows == columns then
+    fail("invalid_argument", ("%s: axis1 and axis2 are both %d"):format(called, rows))
+  end
+  local order, shape = {}, {}
+  for axis = 0, a.rank - 1 do
+    if axis ~= rows and axis ~= columns then
+      order[#order + 1], shape[#shape + 1] = axis, a.shape[axis]
+    end
+  end
+  order[#order + 1], order[#order + 2] = rows, columns
+  local height, width, k = a.shape[rows], a.shape[columns], given.offset
+  local first = k < 0 and -k * width or k
+  local size = math.max(0, math.min(height + math.min(k, 0), width - math.max(k, 0)))
+  shape[#shape + 1] = height * width
+  return a:transpose(order):reshape(shape):take(np.arange(size) * (width + 1) + first, #shape - 1)
+end
+
 local tril_signature = signature("np.tril", { { "a", "any" }, { "diagonal", "integer", 0 } })
 --- The matrices in the last two axes with 0 above a diagonal: 0 is the main one, 1 the one above it.
 function np.tril(...)
@@ -144,6 +171,36 @@ function np.append(...)
   return np.concat({ a:ravel(), values:ravel() })
 end
 
+local dstack_signature = signature("np.dstack", { { "arrays", "entries" } })
+--- The arrays behind one another along axis 2, as colour planes of a picture; a matrix is one plane, an array of rank
+--- 1 one row of it.
+function np.dstack(...)
+  local list = {}
+  for i, a in ipairs(ndarray.all_of(dstack_signature:parse(...).arrays, "np.dstack")) do
+    list[i] = np.atleast_3d(a)
+  end
+  return np.concat(list, 2)
+end
+
+-- np.atleast_1d and so on: shape_of(sizes) is that of an array of lower rank.
+local function define_atleast(rank, shape_of)
+  local called = "np.atleast_" .. rank .. "d"
+  local own = signature(called, { { "a", "any" } })
+  np["atleast_" .. rank .. "d"] = function(...)
+    local a = as_array(own:parse(...).a, called)
+    return a.rank < rank and a:reshape(shape_of(a.shape:table())) or a
+  end
+end
+--- The array, or a number as one of shape (1).
+define_atleast(1, function() return { 1 } end)
+--- The array, or one of rank 1 as a row (1, size).
+define_atleast(2, function(sizes) return { 1, sizes[1] or 1 } end)
+--- The array, or a matrix as (rows, columns, 1), and one of rank 1 as (1, size, 1).
+define_atleast(3, function(sizes)
+  if #sizes == 2 then return { sizes[1], sizes[2], 1 } end
+  return { 1, sizes[1] or 1, 1 }
+end)
+
 -- ---- cutting and repeating ----------------------------------------------------------------------------------------
 
 -- The parts of an array before, between and behind these places along an axis.
@@ -191,6 +248,23 @@ define_split("array_split", function(size, count)
   for i = 1, count - 1 do places[i] = i * least + math.min(i, longer) end
   return places
 end)
+
+local hsplit_signature = signature("np.hsplit", { { "a", "any" }, { "parts", "list" } })
+--- np.split along axis 1, that of the columns; of an array of rank 1 along its only axis.
+--- @return any
+function np.hsplit(...)
+  local given = hsplit_signature:parse(...)
+  local a = as_array(given.a, "np.hsplit")
+  return np.split(a, given.parts, a.rank == 1 and 0 or 1)
+end
+
+local vsplit_signature = signature("np.vsplit", { { "a", "any" }, { "parts", "list" } })
+--- np.split along axis 0, that of the rows.
+--- @return any
+function np.vsplit(...)
+  local given = vsplit_signature:parse(...)
+  return np.split(given.a, given.parts, 0)
+end
 
 local tile_signature = signature("np.tile", { { "a", "any" }, { "reps", "list" } })
 --- The array laid side by side, so often along each axis.

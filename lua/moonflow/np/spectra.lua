@@ -1,5 +1,6 @@
 --- Spectra in flow.np.fft: what flow.signal has in jobs, along any axis. A complex number is a pair, real and
--- imaginary, along an axis of its own behind the others.
+-- imaginary, along an axis of its own behind the others. And NumPy's windows, by which a piece of a signal is weighed
+-- before its spectrum.
 
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
@@ -130,4 +131,51 @@ function fft.fftfreq(...)
   local given = fftfreq_signature:parse(...)
   local negative = math.floor(given.n / 2)
   return np.roll(frequencies(fftfreq_signature, given, -negative, given.n), -negative)
+end
+
+-- ---- windows ------------------------------------------------------------------------------------------------------
+
+-- A window of `count` numbers by at(x), where x goes from -1 to 1.
+local function window(name, at, more)
+  local called = "np." .. name
+  local own = signature(called, { { "count", "integer" }, more })  -- and perhaps one more
+  np[name] = function(...)
+    local given = own:parse(...)
+    if given.count < 0 then own:fail(": count must be at least 0, got " .. given.count) end
+    if given.count == 1 then return np.ones({ 1 }, "float64") end
+    return at(np.linspace(-1, 1, given.count, "float64"), given)
+  end
+end
+
+--- 0.5 + 0.5 cos(pi x) at `count` places from -1 to 1, float64: NumPy's window, which ends in 0 on both sides, so that
+--- flow.signal.hann_window(count - 1) has all but the last of it.
+window("hanning", function(x) return 0.5 + 0.5 * np.cos(math.pi * x) end)
+--- 0.54 + 0.46 cos(pi x) at `count` places from -1 to 1, float64.
+window("hamming", function(x) return 0.54 + 0.46 * np.cos(math.pi * x) end)
+--- 0.42 + 0.5 cos(pi x) + 0.08 cos(2 pi x) at `count` places from -1 to 1, float64.
+window("blackman", function(x) return 0.42 + 0.5 * np.cos(math.pi * x) + 0.08 * np.cos(2 * math.pi * x) end)
+--- 1 - |x| at `count` places from -1 to 1, float64: a triangle.
+window("bartlett", function(x) return 1 - np.abs(x) end)
+--- i0(beta sqrt(1 - x^2)) / i0(beta) at `count` places from -1 to 1, float64, with np.i0: the greater `beta`, the wider
+--- the peak of a spectrum and the lower what is beside it.
+window("kaiser", function(x, given)
+  return np.i0(given.beta * np.sqrt(np.maximum(1 - x * x, 0))) / np.i0(given.beta)
+end, { "beta", "finite" })
+
+local i0_signature = signature("np.i0", { { "x", "any" } })
+--- The modified Bessel function of the first kind and order 0, the sum of (x^2 / 4)^k / k!^2 over k from 0 on. Computed
+--- in float64; of a number a number.
+--- @return any
+function np.i0(...)
+  local x = i0_signature:parse(...).x
+  local is_number = type(x) == "number"
+  local a = is_number and np.array(x, "float64") or floating(as_array(x, "np.i0"))
+  local quarter = a:astype("float64") ^ 2 / 4
+  local sum, term, k = np.ones_like(quarter), np.ones_like(quarter), 0
+  repeat
+    k = k + 1
+    term = term * quarter / (k * k)
+    sum = sum + term
+  until not (term:gt(sum * 1e-17) * term:lt(math.huge)):any()
+  return is_number and sum:item() or ndarray.cast(sum, a.dtype)
 end

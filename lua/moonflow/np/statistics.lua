@@ -41,11 +41,13 @@ local function summed(a, axis)
 end
 
 -- A function of an array, of where it is NaN, of an axis or none, and of what it is called with. Counts are int64,
--- which makes float64 of what they divide; along an axis that gets the array's own dtype again.
-local function without_nan(name, parameters, of)
+-- which makes float64 of what they divide; along an axis that gets the array's own dtype again. `share` is a
+-- parameter before the axis.
+local function without_nan(name, parameters, of, share)
   local where = "np." .. name
   parameters = { { "a", "any" }, { "axis", "list?" }, unpack(parameters) }
   parameters[#parameters + 1] = { "keepdims", "boolean", false }
+  if share then table.insert(parameters, 2, share) end
   local own = signature(where, parameters)
   np[name] = function(...)
     local given = own:parse(...)
@@ -97,23 +99,84 @@ without_nan("nanvar", { { "ddof", "integer", 0 } }, variance)
 --- @return any
 without_nan("nanstd", { { "ddof", "integer", 0 } }, function(...) return np.sqrt(variance(...)) end)
 
+--- The product along `axis`, or of all elements, without those that are NaN.
+--- @return any
+without_nan("nanprod", {}, function(a, missing, axis)
+  local rest = np.where(missing, 1, a)
+  if axis then return rest:prod(axis) end
+  return rest:prod()
+end)
+
+-- What a share of the values that are not NaN are not above, between two of them by their distances; NaN where all are.
+local function quantile_of_rest(name, a, missing, axis, share)
+  if not (share >= 0 and share <= 1) then
+    fail("out_of_range", ("np.%s: %g is beyond the ends of all values"):format(name, share))
+  end
+  local whole = axis == nil
+  if whole then a, missing, axis = a:ravel(), missing:ravel(), 0 end
+  a, axis = floating(a), ndarray.axis_of(a, axis, "np." .. name)
+  local sorted, count = np.sort(a, axis), np.sum(1 - missing, { axis = axis, keepdims = true })
+  if sorted.shape[axis] == 0 then
+    fail("invalid_argument", ("np.%s of no values, along axis %d of size 0"):format(name, axis))
+  end
+  -- NaN stand last, so where there is nothing else the first one is what is picked.
+  local place = np.maximum(count - 1, 0) * share
+  local first = np.floor(place)
+  local below = np.take_along_axis(sorted, first:astype("int64"), axis)
+  local above = np.take_along_axis(sorted, np.ceil(place):astype("int64"), axis)
+  local between = below + (above - below) * ndarray.cast(place - first, a.dtype)
+  local result = np.squeeze(np.where(below:eq(above), below, between), axis)
+  return whole and result:item() or result
+end
+
 --- The value in the middle of those along `axis`, or of all elements, without those that are NaN, or between the two
 --- that are; NaN where all are.
 --- @return any
-without_nan("nanmedian", {}, function(a, missing, axis)
-  local whole = axis == nil
-  if whole then a, missing, axis = a:ravel(), missing:ravel(), 0 end
-  a, axis = floating(a), ndarray.axis_of(a, axis, "np.nanmedian")
-  local sorted, count = np.sort(a, axis), np.sum(1 - missing, { axis = axis, keepdims = true })
-  if sorted.shape[axis] == 0 then
-    fail("invalid_argument", ("np.nanmedian of no values, along axis %d of size 0"):format(axis))
+without_nan("nanmedian", {}, function(a, missing, axis) return quantile_of_rest("nanmedian", a, missing, axis, 0.5) end)
+--- np.quantile of those along `axis`, or of all elements, that are not NaN: what a share `q` of them, from 0 to 1, are
+--- not above; NaN where all are.
+--- @return any
+without_nan("nanquantile", {}, function(a, missing, axis, given)
+  return quantile_of_rest("nanquantile", a, missing, axis, given.q)
+end, { "q", "number" })
+--- np.percentile of those along `axis`, or of all elements, that are not NaN: what `q` percent of them are not above;
+--- NaN where all are.
+--- @return any
+without_nan("nanpercentile", {}, function(a, missing, axis, given)
+  return quantile_of_rest("nanpercentile", a, missing, axis, given.q / 100)
+end, { "q", "number" })
+
+-- Without an axis the place in the flattened array, a number, as np.argmax has it.
+local function place_without_nan(name, worst, find)
+  local own = signature("np." .. name, { { "a", "any" }, { "axis", "integer?" } })
+  np[name] = function(...)
+    local given = own:parse(...)
+    local a = as_array(given.a, "np." .. name)
+    local missing = np.isnan(a)
+    local is_lost = np.all(missing, { axis = given.axis })
+    if is_lost == true or ndarray.is_array(is_lost) and is_lost:any() then
+      fail("invalid_argument", ("np.%s: there are NaN alone%s"):format(name,
+        given.axis and " in a row along axis " .. given.axis or ""))
+    end
+    return find(dtypes.floating[a.dtype] and np.where(missing, worst, a) or a, given.axis)
   end
-  -- NaN stand last, so where there is nothing else the first one is what is picked.
-  local below = np.take_along_axis(sorted, np.maximum(np.floor_divide(count - 1, 2), 0), axis)
-  local above = np.take_along_axis(sorted, np.maximum(np.floor_divide(count, 2), 0), axis)
-  local result = np.squeeze(np.where(below:eq(above), below, (below + above) / 2), axis)
-  return whole and result:item() or result
-end)
+end
+--- The place of the greatest element along `axis`, or of all, that is not NaN.
+--- @return any
+--- @error NaN alone
+place_without_nan("nanargmax", -math.huge, function(a, axis) return np.argmax(a, axis) end)
+--- The place of the least element along `axis`, or of all, that is not NaN.
+--- @return any
+--- @error NaN alone
+place_without_nan("nanargmin", math.huge, function(a, axis) return np.argmin(a, axis) end)
+
+local nancumsum_signature = signature("np.nancumsum", { { "a", "any" }, { "axis", "integer?" } })
+--- np.cumsum where NaN count as 0.
+function np.nancumsum(...)
+  local given = nancumsum_signature:parse(...)
+  local a = as_array(given.a, "np.nancumsum")
+  return np.cumsum(np.where(np.isnan(a), 0, a), given.axis)
+end
 
 local ptp_signature = signature("np.ptp", { { "a", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
 --- From the least element to the greatest one, along `axis` or of all: their difference.

@@ -1,0 +1,31 @@
+-- flow.np of arrays laid out anew.
+local checks = require "checks"
+local np = require("moonflow").np
+
+local same = checks.same
+
+local function shape_of(a) return tostring(a.shape) end
+
+describe("axes", function()
+  it("are so many at least", function()
+    assert.equal("(1)", shape_of(np.atleast_1d(3)))
+    assert.equal("(1, 2)", shape_of(np.atleast_2d({ 1, 2 })))
+    assert.equal("(1, 2, 1)", shape_of(np.atleast_3d({ 1, 2 })))
+    assert.equal("(3, 2, 1)", shape_of(np.atleast_3d(np.ones { 3, 2 })))
+    local a = np.ones { 2, 2, 2, 2 }
+    assert.is_true(rawequal(a, np.atleast_3d(a)))
+  end)
+end)
+
+describe("planes, columns and rows", function()
+  it("are joined and cut", function()
+    same(np.dstack { { 1, 2 }, { 3, 4 } }, "float32", { { { 1, 3 }, { 2, 4 } } })
+    assert.equal("(2, 3, 2)", shape_of(np.dstack { np.ones { 2, 3 }, np.ones { 2, 3 } }))
+    local a = np.arange(8):reshape(2, 4)
+    local left, right = unpack(np.hsplit(a, 2))
+    same(left, "int64", { { 0, 1 }, { 4, 5 } })
+    same(right, "int64", { { 2, 3 }, { 6, 7 } })
+    same(np.hsplit(np.arange(4), { 1 })[2], "int64", { 1, 2, 3 })
+    same(np.vsplit(a, 2)[2], "int64", { { 4, 5, 6, 7 } })
+  end)
+end)
