@@ -234,7 +234,7 @@ class JoinedSlices {
 
 void add_pad(Catalog& catalog) {
   OpDef op;
-  op.name = op.lua = "pad";
+  op.name = "pad";  // flow.pad is that, and has other borders too
   op.doc =
       "x with a border of one value.\n"
       "shapes: x (3, 4) with paddings = {0, 1, 2, 2} -> out (4, 8): pairs (before, after), one for each axis\n"

@@ -31,6 +31,29 @@ describe("a bias", function()
 end)
 
 describe("padding", function()
+  it("goes on as np.pad does, and gives back the gradients of what stands in it", function()
+    local x, w = count_up { 2, 3 }, count_up { 3, 7 }
+    for _, mode in ipairs { "edge", "reflect", "symmetric", "wrap" } do
+      local padded, slope = run({ x, w }, function(v, f)
+        local y = flow.pad(v, { 0, 1, 2, 2 }, { mode = mode })
+        return y, flow.gradients(y * f, v)
+      end, { returns = tp.Tuple { tp.Numpy, tp.Numpy } })
+      assert.is_true(padded == np.pad(x, { { 0, 1 }, { 2, 2 } }, mode))
+      local wanted, places = np.zeros(6), np.pad(np.arange(6):reshape(2, 3), { { 0, 1 }, { 2, 2 } }, mode)
+      np.add_at(wanted, places:ravel(), w:ravel())
+      assert.is_true(slope == wanted:reshape(2, 3))
+    end
+    refuses("flow.pad: there is no mode 'mirror'; there are constant, edge, reflect, symmetric and wrap", function()
+      one(x, function(v) return flow.pad(v, { 0, 1, 2, 2 }, { mode = "mirror" }) end)
+    end)
+    refuses("paddings has 3 numbers, 'v' (2, 3) needs a pair for each of its 2 axes", function()
+      one(x, function(v) return flow.pad(v, { 0, 1, 2 }, { mode = "edge" }) end)
+    end)
+    refuses('constant_value is of the mode "constant", and it is "edge"', function()
+      one(x, function(v) return flow.pad(v, 1, { mode = "edge", constant_value = 3 }) end)
+    end)
+  end)
+
   it("is a pair for each spatial axis, as for each of all", function()
     local x, w = np.arange(64):astype(flow.float):reshape(1, 1, 8, 8), np.ones { 1, 1, 3, 3 }
     local function same(shape, all, body, nhwc)

@@ -2,10 +2,14 @@
 
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local borders = require "moonflow.formulas.borders"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
+local np = require "moonflow.np"
 local ops = require "moonflow.ops"
+local tools = require "moonflow.composed.tools"
 local trace = require "moonflow.trace"
+local windows = require "moonflow.formulas.windows"
 
 local flow = ops.functions
 
@@ -42,6 +46,58 @@ for name, value in pairs { zeros_like = 0, ones_like = 1 } do
     return ops.apply("constant", {}, { value = value, dtype = given.dtype, shape = given.x.shape:table() }, given.name)
   end)
 end
+
+ops.define("pad", {
+  { "x", "blob" }, { "paddings", "list", text = "pairs (before, after), one for each axis" },
+  { "constant_value", "any?", text = "the value of the border, 0 when left out" }, { "mode", "string", "constant" },
+}, [[
+x with a border. In it stands, by `mode`,
+  "constant": constant_value
+  "edge": the element at the end of the axis (also called replication)
+  "reflect": the axis running backwards, without its last element again, as in a mirror that stands on it
+  "symmetric": the axis running backwards, with its last element again
+  "wrap": the axis from its other end on (also called circular)
+shapes: x (3, 4) with paddings = {0, 1, 2, 2} -> out (4, 8): pairs (before, after), one for each axis
+dtypes: any -> the same
+errors: not two numbers for each axis; a number below 0; a value the dtype does not have; an empty axis that is to go on
+  in another mode than "constant"]],
+function(given, t, signature)
+  local x, mode, continue = given.x, given.mode, borders[given.mode]
+  if mode == "constant" then
+    return (ops.apply("pad", { x }, { paddings = given.paddings, constant_value = given.constant_value }, given.name))
+  elseif not continue then
+    signature:fail(": there is no mode '" .. mode .. "'; there are constant, edge, reflect, symmetric and wrap")
+  elseif given.constant_value ~= nil then
+    signature:fail((': constant_value is of the mode "constant", and it is "%s"'):format(mode))
+  end
+  local widths = arguments.flat_list(given.paddings)
+  if #widths ~= 2 * #x.shape then
+    signature:fail((": paddings has %d numbers, '%s' %s needs a pair for each of its %d axes"):format(#widths, x.name,
+      tostring(x.shape), #x.shape))
+  end
+  local axes = {}
+  for axis = 0, #x.shape - 1 do
+    local before, after = widths[2 * axis + 1], widths[2 * axis + 2]
+    if not windows.is_whole(before, 0) or not windows.is_whole(after, 0) then
+      signature:fail((": paddings are whole numbers from 0 on, got %s and %s for axis %d"):format(tostring(before),
+        tostring(after), axis))
+    end
+    if before + after > 0 then
+      if x.shape[axis] == 0 then
+        signature:fail((': axis %d is empty, so there is nothing to go on with; mode = "constant" fills it'):format(
+          axis))
+      end
+      axes[#axes + 1] = axis
+    end
+  end
+  local of_job = tools.new(t, signature, given.name or t:unnamed("Pad"))
+  for i, axis in ipairs(axes) do
+    local size = x.shape[axis]
+    local places = continue(np.arange(-widths[2 * axis + 1], size + widths[2 * axis + 2]), size)
+    x = of_job:apply("gather", { x, places }, { axis = axis }, i < #axes and mode or nil)
+  end
+  return #axes > 0 and x or (ops.apply("identity", { x }, nil, given.name))
+end)
 
 ops.define("masked_fill", { { "x", "blob" }, { "mask", "blob" }, { "value", "number" } }, [[
 x with `value` where the mask (int8, as comparisons give it) is not 0. The mask broadcasts against x.]],

@@ -2,6 +2,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local borders = require "moonflow.formulas.borders"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
@@ -392,21 +393,6 @@ function np.roll(...)
   return moved:reshape(a.shape:table())
 end
 
--- Which places of an axis of this size stand at places from -before on, in each way to go on beyond its ends.
-local continued = {
-  edge = function(places, size) return np.clip(places, 0, size - 1) end,
-  wrap = function(places, size) return places % size end,
-  symmetric = function(places, size)
-    places = places % (2 * size)
-    return np.minimum(places, 2 * size - 1 - places)
-  end,
-  reflect = function(places, size)
-    if size == 1 then return places * 0 end
-    places = places % (2 * size - 2)
-    return np.minimum(places, 2 * size - 2 - places)
-  end,
-}
-
 -- What stands before and behind each axis: { before, after, before, after, ... }.
 local function pad_widths(given, rank)
   local widths = flat_list(given)
@@ -436,7 +422,7 @@ local pad_signature = signature("np.pad", { { "a", "any" }, { "pad_width", "list
 --- @error other widths; an empty axis that is to go on in another mode than "constant"
 function np.pad(...)
   local given = pad_signature:parse(...)
-  local a, mode, continue = as_array(given.a, "np.pad"), given.mode, continued[given.mode]
+  local a, mode, continue = as_array(given.a, "np.pad"), given.mode, borders[given.mode]
   if not continue and mode ~= "constant" then
     fail("invalid_argument", "np.pad: there is no mode '" .. mode .. "'; there are constant, edge, reflect, "
       .. "symmetric and wrap")

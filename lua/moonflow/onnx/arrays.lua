@@ -4,8 +4,10 @@
 
 local core = require "moonflow.core"
 local blob = require "moonflow.blob"
+local borders = require "moonflow.formulas.borders"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local np = require "moonflow.np"
 local onnx_node = require "moonflow.onnx.node"
 
 local operators = {}
@@ -319,23 +321,8 @@ end
 -- Which places of an axis of size `size` stand there where it has borders of `before` and `after`.
 local function border_places(node, mode, size, before, after)
   node:check_list(before + size + after)
-  local places = {}
-  for at = -before, size + after - 1 do
-    local place = at
-    if mode == "edge" then
-      place = math.max(0, math.min(size - 1, at))
-    elseif mode == "wrap" then
-      place = at % size
-    elseif size > 1 then  -- "reflect": there and back again
-      local period = 2 * (size - 1)
-      place = at % period
-      if place >= size then place = period - place end
-    else
-      node:fail("mode = reflect on an axis of size " .. size)
-    end
-    places[#places + 1] = place
-  end
-  return places
+  if mode == "reflect" and size == 1 then node:fail("mode = reflect on an axis of size 1") end
+  return borders[mode](np.arange(-before, size + after), size)
 end
 
 local function pads_of(node, rank)
@@ -390,7 +377,8 @@ function operators.Pad(node)
   for i = 1, rank do
     local first, last = paddings[2 * i - 1], paddings[2 * i]
     if first + last > 0 then
-      x = node:pick(x, i - 1, border_places(node, mode, x.shape[i - 1], first, last), mode .. "_" .. i - 1)
+      local places = border_places(node, mode, x.shape[i - 1], first, last)
+      x = node:apply("gather", { x, places }, { axis = i - 1 }, mode .. "_" .. i - 1)
     end
   end
   return x
