@@ -1,6 +1,7 @@
 -- flow.np.random: what is drawn, from which seed, and how often.
 local checks = require "checks"
-local np = require "moonflow.np"
+local flow = require "moonflow"
+local np = flow.np
 
 local raises = checks.raises
 
@@ -217,8 +218,8 @@ end)
 
 describe("a seed", function()
   it("is a whole number", function()
-    raises("invalid_argument", "np.random.default_rng wants a whole number as seed, got nil", function()
-      np.random.default_rng()
+    raises("invalid_argument", "np.random.default_rng wants a whole number as seed, got '7'", function()
+      np.random.default_rng("7")
     end)
     raises("invalid_argument", "np.random.seed wants a whole number as seed, got 0.5", function()
       np.random.seed(0.5)
@@ -294,5 +295,15 @@ describe("draws that are a formula of others", function()
     } do
       raises("invalid_argument", "np.random." .. text, call)
     end
+  end)
+end)
+
+describe("a generator without a seed", function()
+  it("has one that np.random draws", function()
+    flow.set_seed(5)
+    local one, other = np.random.default_rng(), np.random.default_rng()
+    assert.is_false(one:uniform(0, 1, { 8 }) == other:uniform(0, 1, { 8 }))
+    flow.set_seed(5)
+    assert.equal(one.seed, np.random.default_rng().seed)
   end)
 end)

@@ -17,14 +17,26 @@ local function neighbours(a, axis)
   return part(a, axis, 1, size), part(a, axis, 0, math.max(size - 1, 0))
 end
 
-local diff_signature = signature("np.diff", { { "a", "any" }, { "n", "integer", 1 }, { "axis", "integer", -1 } })
---- Each element less the one before it along `axis`, and of these again, `n` times over.
---- @error n below 0
+local diff_signature = signature("np.diff", { { "a", "any" }, { "n", "integer", 1 }, { "axis", "integer", -1 },
+  { "prepend", "any?" }, { "append", "any?" } })
+--- Each element less the one before it along `axis`, and of these again, `n` times over. `prepend` and `append` are what
+--- stands before the first and behind the last, a number or slices: `np.diff(counts, { prepend = 0 })`.
+--- @error n below 0; slices that do not fit
 function np.diff(...)
   local given = diff_signature:parse(...)
   local a = as_array(given.a, "np.diff")
   local axis = axis_of(a, given.axis, "np.diff")
   if given.n < 0 then fail("invalid_argument", ("np.diff: n must be at least 0, got %d"):format(given.n)) end
+  local function at_end(more)
+    if more == nil then return part(a, axis, 0, 0) end
+    if type(more) ~= "number" then return more end
+    local sizes = a.shape:table()
+    sizes[axis + 1] = 1
+    return np.full(sizes, more, a.dtype)
+  end
+  if given.prepend ~= nil or given.append ~= nil then
+    a = np.concat({ at_end(given.prepend), a, at_end(given.append) }, axis)
+  end
   for _ = 1, math.min(given.n, a.shape[axis]) do
     local later, earlier = neighbours(a, axis)
     a = later - earlier
@@ -269,10 +281,12 @@ function np.correlate(...)
 end
 
 local interp_signature = signature("np.interp",
-  { { "x", "any" }, { "xp", "any" }, { "fp", "any" }, { "left", "number?" }, { "right", "number?" } })
+  { { "x", "any" }, { "xp", "any" }, { "fp", "any" }, { "left", "number?" }, { "right", "number?" },
+    { "period", "finite?" } })
 --- At `x` the value of the straight pieces between the points (xp[i], fp[i]), with xp ascending. Before the first one
---- `left`, behind the last one `right`, which without a word are the values there. Computed in float64; of a number a
---- number.
+--- `left`, behind the last one `right`, which without a word are the values there. With a `period`, 360 of angles in
+--- degrees, the points come again after it, in any order, and nothing is before or behind them. Computed in float64; of
+--- a number a number.
 --- @return any
 function np.interp(...)
   local given = interp_signature:parse(...)
@@ -285,6 +299,15 @@ function np.interp(...)
   if count == 0 or xp.shape ~= fp.shape then
     fail("shape_mismatch", ("np.interp: xp is %s and fp is %s, wanted one axis of the same size"):format(
       tostring(xp.shape), tostring(fp.shape)))
+  end
+  if given.period then
+    local period = given.period
+    if period <= 0 then fail("invalid_argument", ("np.interp: the period must be above 0, got %g"):format(period)) end
+    local order = np.argsort(xp % period)
+    xp, fp, x = (xp % period):take(order), fp:take(order), x % period
+    xp = np.concat({ xp:rows(count - 1, 1) - period, xp, xp:rows(0, 1) + period })
+    fp = np.concat({ fp:rows(count - 1, 1), fp, fp:rows(0, 1) })
+    count = count + 2
   end
   if not np.diff(xp):ge(0):all() then fail("invalid_argument", "np.interp: xp must ascend") end
   local place = np.maximum(np.searchsorted(xp, x, "right") - 1, 0)

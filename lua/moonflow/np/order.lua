@@ -387,7 +387,8 @@ function np.bincount(...)
 end
 
 local histogram_signature = signature("np.histogram",
-  { { "a", "any" }, { "bins", "any", 10 }, { "range", "list?" }, { "density", "boolean", false } })
+  { { "a", "any" }, { "bins", "any", 10 }, { "range", "list?" }, { "density", "boolean", false },
+    { "weights", "any?" } })
 -- The edges of `bins` equally wide bins over the range, which without a word is that of the values.
 local function equal_edges(a, bins, range)
   local least, most = 0, 1
@@ -407,9 +408,23 @@ local function equal_edges(a, bins, range)
   return np.linspace(least, most, bins + 1, a.dtype)
 end
 
+-- The sums of the weights of what is in each bin.
+local function weighed(a, edges, weights)
+  if weights.shape:count() ~= #a then
+    fail("shape_mismatch", ("np.histogram: the weights are %s for %d values"):format(tostring(weights.shape), #a))
+  end
+  local last, sums = #edges - 2, np.zeros({ #edges - 1 }, "float64")
+  local bin = np.where(a:eq(edges:at(last + 1)), last, np.searchsorted(edges, a, "right") - 1)
+  local is_inside = bin:ge(0) * bin:le(last)
+  np.add_at(sums, np.compress(is_inside, bin), np.compress(is_inside, weights:ravel()):astype("float64"))
+  return sums
+end
+
 --- How many values lie in each bin, int64, and the edges of the bins: `local counts, edges = np.histogram(a, 20)`.
 --- A bin has its lower edge and not its upper one; the last has both. `bins` is how many equally wide ones, over
---- `range`, or the edges themselves, ascending. With `density = true` the counts are such that the area is 1.
+--- `range`, or the edges themselves, ascending. With `density = true` the counts are such that the area is 1. With
+--- `weights`, one for each value, it is the sum of these in each bin, float64.
+--- @error other edges; weights of another shape than the values
 function np.histogram(...)
   local given = histogram_signature:parse(...)
   local of_edges = ndarray.is_array(given.bins) and given.bins.dtype
@@ -420,6 +435,11 @@ function np.histogram(...)
     fail("invalid_argument", "np.histogram: the edges must be two or more numbers, ascending")
   end
   local bins = #edges - 1
+  if given.weights ~= nil then
+    local sums = weighed(a, edges, as_array(given.weights, "np.histogram", "float64"))
+    if given.density then sums = sums / np.diff(edges) / sums:sum() end
+    return sums, edges
+  end
   local counts = core.zeros("int64", { bins })
   local scale = type(given.bins) == "number" and bins / (edges[bins] - edges[0])
   if scale and scale < math.huge then

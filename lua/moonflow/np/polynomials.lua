@@ -10,9 +10,11 @@ local np = require "moonflow.np.functions"
 local cast, as_array = ndarray.cast, ndarray.as_array
 local signature, fail = arguments.signature, errors.raise
 
-local polyfit_signature = signature("np.polyfit", { { "x", "any" }, { "y", "any" }, { "deg", "integer" } })
+local polyfit_signature = signature("np.polyfit", { { "x", "any" }, { "y", "any" }, { "deg", "integer" },
+  { "w", "any?" } })
 --- The polynomial of degree `deg` that comes nearest to the points (x[i], y[i]), by least squares: its coefficients,
---- float64, that of the highest power first, as np.polyval takes them.
+--- float64, that of the highest power first, as np.polyval takes them. `w`, one for each point, weighs its distance
+--- before it is squared: 1 / deviation of a measurement.
 --- shapes: x (n), y (n) or (n, curves) -> (deg + 1) or (deg + 1, curves)
 --- @error deg below 0; x and y of other shapes or without points
 function np.polyfit(...)
@@ -31,8 +33,15 @@ function np.polyfit(...)
     powers[i] = power
     power = power * x
   end
-  -- Powers are of very different sizes; as vectors of length 1 they are told apart.
   local columns = np.stack(powers, 1)
+  if given.w ~= nil then
+    local w = as_array(given.w, "np.polyfit", "float64"):astype("float64")
+    if w.shape ~= x.shape then
+      fail("shape_mismatch", ("np.polyfit: w is %s for points %s"):format(tostring(w.shape), tostring(x.shape)))
+    end
+    columns, y = columns * w:reshape({ -1, 1 }), y * (y.rank == 2 and w:reshape({ -1, 1 }) or w)
+  end
+  -- Powers are of very different sizes; as vectors of length 1 they are told apart.
   local length = np.sqrt((columns * columns):sum(0))
   length = np.where(length:eq(0), 1, length)
   local fit = np.linalg.lstsq(columns / length, y, #x * 2 ^ -52)

@@ -488,13 +488,6 @@ local function generator_of(seed, called)
   return setmetatable({ seed = seed, draws = 0 }, Generator)
 end
 
---- A generator of its own: equal seeds give equal draws. `np.random.default_rng(7):uniform(-1, 1, { 5 })`.
---- @return Generator
---- @error a seed that is no whole number; np.random itself draws without one
-function random.default_rng(seed)
-  return generator_of(seed, "np.random.default_rng")
-end
-
 -- The generator of np.random itself follows the one seed: flow.set_seed makes its draws repeatable.
 local shared
 
@@ -508,6 +501,17 @@ random_seed.on_set(random.seed)
 local function of_all_scripts()
   shared = shared or generator_of(random_seed.value())
   return shared
+end
+
+local MOST_SEED = 2 ^ 53  -- up to there every whole number is one of Lua's
+
+--- A generator of its own: equal seeds give equal draws. `np.random.default_rng(7):uniform(-1, 1, { 5 })`. Without a
+--- seed it has one that np.random draws, so that all of them differ, and follow flow.set_seed.
+--- @return Generator
+--- @error a seed that is no whole number; none in the body of a job
+function random.default_rng(seed)
+  if seed == nil then seed = random.integers(0, MOST_SEED) end
+  return generator_of(seed, "np.random.default_rng")
 end
 
 for _, name in ipairs({ "get_state", "set_state" }) do

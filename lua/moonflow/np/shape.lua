@@ -98,16 +98,17 @@ function np.triu(...)
 end
 
 --- The coordinates of a grid, an array for each axis: `local x, y = np.meshgrid(xs, ys)`, both (#ys, #xs), for the
---- first two axes change places, as rows are counted by y. A last `{ indexing = "ij" }` leaves them: (#xs, #ys).
+--- first two axes change places, as rows are counted by y. A last `{ indexing = "ij" }` leaves them: (#xs, #ys). With
+--- `sparse = true` each has only its own axis, and 1 for the size of the others: what computes with them broadcasts.
 --- @return any
 function np.meshgrid(...)
-  local axes, indexing = { ... }, "xy"
+  local axes, indexing, is_sparse = { ... }, "xy", false
   for i = 1, select("#", ...) do
     if axes[i] == nil then fail("invalid_argument", "np.meshgrid: argument " .. i .. " is nil, wanted an array") end
   end
   local last = axes[#axes]
-  if type(last) == "table" and not getmetatable(last) and last.indexing ~= nil then
-    indexing, axes[#axes] = last.indexing, nil
+  if type(last) == "table" and not getmetatable(last) and (last.indexing ~= nil or last.sparse ~= nil) then
+    indexing, is_sparse, axes[#axes] = last.indexing or "xy", last.sparse, nil
   end
   if indexing ~= "xy" and indexing ~= "ij" then
     fail("invalid_argument", "np.meshgrid: the indexing is \"xy\" or \"ij\", got " .. arguments.describe(indexing))
@@ -123,7 +124,8 @@ function np.meshgrid(...)
   for i, axis in ipairs(axes) do
     local sizes = {}
     for k = 1, rank do sizes[k] = k == axis_at(i) and #axis or 1 end
-    axes[i] = evaluate("broadcast_to", { axis:reshape(sizes) }, { shape = shape }, "np.meshgrid")
+    axis = axis:reshape(sizes)
+    axes[i] = is_sparse and axis:copy() or evaluate("broadcast_to", { axis }, { shape = shape }, "np.meshgrid")
   end
   return unpack(axes)
 end
