@@ -352,7 +352,7 @@ void add_conv_bias(Catalog& catalog, int spatial_axes) {
                        fuse_conv_pool},
                       {"conv2d_bias + max_pool2d and their gradients, on a card",
                        {"conv2d_relu_pool", "conv2d_relu_pool_filter_grad", "relu_max_pool2d", "relu_max_pool2d_grad",
-                        "conv2d_filter_grad"},
+                        "conv2d_filter_grad", "conv2d_bias"},
                        fuse_conv_pool_on_card},
                       {"conv2d_bias + add (+ relu or relu6)", {"conv2d_bias_add"}, fuse_conv_add}};
   catalog.add(std::move(fused));

@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "kernels/conv.h"
+#include "kernels/cuda/activate.h"
 #include "kernels/cuda/axes.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/channel_sums.h"
@@ -33,12 +34,6 @@ struct AddUp {
   MOONFLOW_DEVICE void operator()(int64_t i) const {
     sum[i] = T(activated(activation, Computed<T>(x[i]) + Computed<T>(addend[i])));
   }
-};
-
-template <class T>
-struct EndAtSix {
-  T* y;
-  MOONFLOW_DEVICE void operator()(int64_t i) const { y[i] = T(activated(Activation::Relu6, Computed<T>(y[i]))); }
 };
 
 // The gradient of a filter, from channels last, of which there may be too many, to rows.
@@ -135,7 +130,7 @@ bool asks_for(const char* wanted, const Attrs& attrs) {
 }
 
 ConvolutionCall wanted_of(const Conv& conv, ConvKind kind, const KernelCall& call) {
-  ConvolutionCall wanted{conv, kind, call.inputs[0].dtype, false, false, asks_for("direct", call.attrs)};
+  ConvolutionCall wanted{conv, kind, call.inputs[0].dtype, false, asks_for("direct", call.attrs)};
   if (asks_for("timed", call.attrs)) wanted.timed_on = &call.device;
   if (call.allow_tf32) wanted.precision = Precision::Tf32;
   return wanted;
@@ -165,17 +160,12 @@ Launch prepare_out(Convolutions& library, ConvKind kind, int spatial_axes, Kerne
   const Conv conv = conv_of(call.attrs, call.inputs[0].shape, call.inputs[1].shape, spatial_axes);
   ConvolutionCall wanted = wanted_of(stored(conv, call.input_layouts[0]), ConvKind::Forward, call);
   wanted.bias = kind == ConvKind::ForwardBias;
-  const Activation activation = activation_of(call.attrs);
-  wanted.relu = activation != Activation::None;
   const ForwardLaunch launch = prepare_forward(library, wanted, call, call.scratch_bytes);
-  if (activation != Activation::Relu6) return [launch](const LaunchCall& at) { launch(at, at.outputs[0], at.scratch); };
-  return visit_fractions(wanted.dtype, [&](auto zero) -> Launch {
-    using T = decltype(zero);
-    return [launch, count = call.outputs[0].count()](const LaunchCall& at) {
-      launch(at, at.outputs[0], at.scratch);
-      for_each(at.stream, count, EndAtSix<T>{at.output<T>(0)});
-    };
-  });
+  return [launch, activation = activation_of(call.attrs), dtype = wanted.dtype,
+          count = call.outputs[0].count()](const LaunchCall& at) {
+    launch(at, at.outputs[0], at.scratch);
+    activate(at.stream, activation, dtype, count, at.outputs[0]);
+  };
 }
 
 // The output may be the addend's memory, so the convolution goes to scratch.

@@ -427,18 +427,21 @@ bool fuse_conv_pool_on_card(Rewriter& graph, NodeId id) {
     fuse_all(graph, *found);
     return true;
   }
-  const ValueId active = graph.node(id).outputs[0];
+  const std::vector<ValueId> active = graph.node(id).outputs;
   // Its kernels count in 32 bits.
-  if (found->pool_grad == kNone || graph.type(active).count() > std::numeric_limits<int>::max()) return false;
+  if (found->pool_grad == kNone || graph.type(active[0]).count() > std::numeric_limits<int>::max()) return false;
   const Node &pool = graph.node(found->pool), &pool_grad = graph.node(found->pool_grad);
   const Node& filter_grad = graph.node(found->filter_grad);
   const Attrs attrs{{"data_format", pool.attrs.string("data_format")}};
   const ValueId places = add_places(graph, *found), dx = pool_grad.outputs[0];
-  graph.fuse({found->pool}, "relu_max_pool2d", {active}, attrs, {pool.outputs[0], places});
+  graph.fuse({found->pool}, "relu_max_pool2d", active, attrs, {pool.outputs[0], places});
   graph.fuse({found->pool_grad}, "relu_max_pool2d_grad", {pool_grad.inputs[0], places}, attrs,
              {dx, filter_grad.outputs[1]});
   graph.fuse({found->filter_grad}, "conv2d_filter_grad", filter_grad.inputs, filter_grad.attrs,
              {filter_grad.outputs[0]});
+  // The pooling cuts off what is negative, and nobody else reads it.
+  const Node& conv = graph.node(id);
+  graph.fuse({id}, conv.op->name, conv.inputs, with(conv.attrs, "activation", std::string("none")), active);
   return true;
 }
 

@@ -18,7 +18,7 @@ namespace {
 std::string key_of(const ConvolutionCall& call) {
   const Conv& conv = call.conv;
   std::string key =
-      text(static_cast<int>(call.kind), ' ', static_cast<int>(call.dtype), ' ', call.bias, call.relu, call.exact,
+      text(static_cast<int>(call.kind), ' ', static_cast<int>(call.dtype), ' ', call.bias, call.exact,
            call.timed_on != nullptr, static_cast<int>(call.precision), conv.format.channels_last, ' ', conv.groups);
   for (const ImageSize& size : {conv.image, conv.out})
     key += text(' ', size.batch, ' ', size.channels, ' ', size.height, ' ', size.width);

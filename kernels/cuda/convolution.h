@@ -14,8 +14,8 @@ struct ConvolutionCall {
   Conv conv;
   ConvKind kind;  // Forward, InputGrad or FilterGrad
   DType dtype = DType::Float32;
-  bool bias = false, relu = false;  // behind Forward
-  bool exact = false;               // sums as the formula has them: neither Winograd's algorithm nor Fourier's
+  bool bias = false;   // behind Forward
+  bool exact = false;  // sums as the formula has them: neither Winograd's algorithm nor Fourier's
   Precision precision = Precision::Float32;
   // Where set, the engines are timed on this device when the call is first prepared, and the fastest is remembered, for
   // other processes too. Else it is what the library thinks best.

@@ -40,13 +40,8 @@ Matmul::Matmul(std::shared_ptr<const CublasLt> table, const ProductCall& call)
                           transpose_second = sizes.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   set(CUBLASLT_MATMUL_DESC_TRANSA, transpose_first);
   set(CUBLASLT_MATMUL_DESC_TRANSB, transpose_second);
-  if (call.bias || call.relu) {
-    const cublasLtEpilogue_t epilogue = !call.relu  ? CUBLASLT_EPILOGUE_BIAS
-                                        : call.bias ? CUBLASLT_EPILOGUE_RELU_BIAS
-                                                    : CUBLASLT_EPILOGUE_RELU;
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-  }
   if (call.bias) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.out));
     // Of the alignment that each launch's has, and read by nobody: without one the library may find no algorithm.
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(uintptr_t{kAlignment}));

@@ -168,15 +168,15 @@ class Operations {
     operations_.push_back(operation);
   }
 
-  void pointwise(cudnnPointwiseMode_t mode, const Descriptor& x, const Descriptor& other, const Descriptor& y) {
+  void add(const Descriptor& x, const Descriptor& other, const Descriptor& y) {
     Descriptor what(dnn_, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    what.set(CUDNN_ATTR_POINTWISE_MODE, mode);
+    what.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_ADD);
     what.set(CUDNN_ATTR_POINTWISE_MATH_PREC, sum_type_);
     what.finalize("describe an element-wise operation");
     Descriptor operation(dnn_, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, what);
     operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
-    if (other) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, other);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, other);
     operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
     operation.finalize("describe an element-wise operation");
     operations_.push_back(operation);
@@ -230,17 +230,9 @@ Descriptor convolution_graph(const Target& target, const ConvolutionCall& call) 
     operations.convolve(is_input_grad(call.kind) ? kInputGrad : kFilterGrad, windows, image, filter, out);
     return operations.finish(target.handle);
   }
-  int64_t steps = call.bias + call.relu, name = 100;
-  const auto next = [&] { return steps-- > 0 ? operations.tensor(conv.out, name++, true) : out; };
-  Descriptor last = next();
-  operations.convolve(kForward, windows, image, filter, last);
-  const auto append = [&](cudnnPointwiseMode_t mode, const Descriptor& other) {
-    const Descriptor y = next();
-    operations.pointwise(mode, last, other, y);
-    last = y;
-  };
-  if (call.bias) append(CUDNN_POINTWISE_ADD, operations.tensor({1, conv.filters(), 1, 1}, kBias));
-  if (call.relu) append(CUDNN_POINTWISE_RELU_FWD, {});
+  const Descriptor sums = call.bias ? operations.tensor(conv.out, kSums, true) : out;
+  operations.convolve(kForward, windows, image, filter, sums);
+  if (call.bias) operations.add(sums, operations.tensor({1, conv.filters(), 1, 1}, kBias), out);
   return operations.finish(target.handle);
 }
 

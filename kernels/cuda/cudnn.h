@@ -133,7 +133,7 @@ Target described_target(const Dnn& dnn, const std::string& json);
 // ---- convolutions ----
 
 // Names of the tensors of a graph: of the image or its gradient, and so on.
-enum ConvTensor : int64_t { kImage = 1, kFilter, kOut, kBias };
+enum ConvTensor : int64_t { kImage = 1, kFilter, kOut, kBias, kSums };
 
 // Sums are float64 for float64, else float32.
 Descriptor convolution_graph(const Target& target, const ConvolutionCall& call);

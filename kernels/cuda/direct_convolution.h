@@ -38,7 +38,6 @@ struct DirectConvolution {
   ImagePlaces of_image, of_filter, of_out;
   T *image, *filter, *out;
   const T* bias;
-  bool relu;
 
   MOONFLOW_DEVICE void operator()(int64_t i) const {
     if (kind == ConvKind::InputGrad)
@@ -53,7 +52,7 @@ struct DirectConvolution {
   MOONFLOW_DEVICE T finish(double sum, int64_t f) const {
     Computed<T> y = static_cast<Computed<T>>(sum);
     if (bias) y += bias[f];
-    return static_cast<T>(relu && y < 0 ? Computed<T>(0) : y);
+    return static_cast<T>(y);
   }
 
   MOONFLOW_DEVICE double forward(const ImagePlaces::Place& o) const {
@@ -127,8 +126,7 @@ ConvolutionLaunch direct_convolution(const ConvolutionCall& call) {
                               nullptr,
                               nullptr,
                               nullptr,
-                              nullptr,
-                              call.relu};
+                              nullptr};
   return [=, bias = call.bias](Stream& stream, const ConvolutionBuffers& at) mutable {
     direct.image = static_cast<T*>(at.image);
     direct.filter = static_cast<T*>(at.filter);

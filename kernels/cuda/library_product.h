@@ -1,7 +1,7 @@
 // Products by NVIDIA's library as kernels launch them: with factors in the dtype that it wants.
 #pragma once
 
-#include "kernels/cuda/elements.h"
+#include "kernels/cuda/activate.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/tiles.h"
 
@@ -21,14 +21,19 @@ inline bool stores_gradient(const Product& s) {
 }
 
 // Products by the library of what `call` has at the places 0, 1 and (a bias) 2 of its inputs from `first` on: factors
-// of `in`, a bias and a result of `out`. What is to be narrow and is float32 is rounded into scratch first. The scratch
-// that the launch uses begins at `scratch_begin`.
+// of `in`, a bias and a result of `out`, with relu if that is said. What is to be narrow and is float32 is rounded into
+// scratch first. The scratch that the launch uses begins at `scratch_begin`.
 class LibraryProduct {
  public:
   LibraryProduct(Products& products, const Product& sizes, const KernelCall& call, int first, DType in, DType out,
                  bool bias, bool relu, int64_t scratch_begin)
-      : in_(in), first_(first), scratch_begin_(scratch_begin) {
-    ProductCall wanted{sizes, in, out, bias, relu};
+      : in_(in),
+        out_(out),
+        count_(sizes.batch * sizes.rows * sizes.columns),
+        activation_(relu ? Activation::Relu : Activation::None),
+        first_(first),
+        scratch_begin_(scratch_begin) {
+    ProductCall wanted{sizes, in, out, bias};
     if (call.allow_tf32) wanted.precision = Precision::Tf32;
     wanted.timed_on = &call.device;
     int64_t product_scratch = 0;
@@ -62,11 +67,14 @@ class LibraryProduct {
       inputs[i] = scratch + places_[i];
     }
     launch_(at.stream, {inputs[0], inputs[1], inputs[2], out, scratch + scratch_begin_});
+    activate(at.stream, activation_, out_, count_, out);
   }
 
  private:
   ProductLaunch launch_;
-  DType in_;
+  DType in_, out_;
+  int64_t count_;  // of the result
+  Activation activation_;
   int first_;
   bool rounded_[3] = {};
   int64_t places_[3] = {}, counts_[3] = {};

@@ -22,7 +22,7 @@ using Algorithm = cublasLtMatmulHeuristicResult_t;  // with the workspace it wan
 std::string key_of(const ProductCall& call) {
   const Product& s = call.sizes;
   return text("product ", s.batch, ' ', s.rows, ' ', s.columns, ' ', s.inner, ' ', s.transpose_a, s.transpose_b, ' ',
-              name(call.in), ' ', name(call.out), ' ', call.bias, call.relu, call.timed_on != nullptr,
+              name(call.in), ' ', name(call.out), ' ', call.bias, call.timed_on != nullptr,
               static_cast<int>(call.precision));
 }
 

@@ -18,7 +18,6 @@ struct ProductCall {
   DType in = DType::Float32;   // of both factors; those of what is narrow are summed in float32
   DType out = DType::Float32;  // of the result and of the bias
   bool bias = false;           // one per column, added to the sums
-  bool relu = false;
   Precision precision = Precision::Float32;
   // Where set, the library's algorithms are timed on this device when the product is first prepared, and the fastest is
   // remembered, for other processes too. Else it is the one that the library holds to be the fastest.

@@ -58,7 +58,6 @@ void multiply(const ProductCall& call, const ProductBuffers& at) {
       for (int64_t column = 0; column < s.columns; ++column) {
         Wide sum = sums[column];
         if (call.bias) sum += static_cast<Wide>(static_cast<const Out*>(at.bias)[column]);
-        if (call.relu && sum < 0) sum = 0;
         out[column] = static_cast<Out>(sum);
       }
     }

@@ -92,23 +92,23 @@ constexpr Mode kStrict{"float32", DType::Float32, Precision::Float32, false},
     kWide{"float64", DType::Float64, Precision::Float32, false}, kTf32{"tf32", DType::Float32, Precision::Tf32, true},
     kNarrow{"bfloat16", DType::BFloat16, Precision::Float32, true};
 
-enum Kinds { kThree, kWithRelu };
+enum Kinds { kThree, kWithBias };
 
 void add_convolutions(std::vector<Case>& cases, const char* name, Conv conv, const Mode& mode, Kinds kinds = kThree) {
   struct Pass {
     const char* name;
     ConvKind kind;
-    bool ends;  // in bias and relu
+    bool bias;
   };
   const Pass passes[] = {{"forward", ConvKind::Forward, false},
                          {"input_grad", ConvKind::InputGrad, false},
                          {"filter_grad", ConvKind::FilterGrad, false},
-                         {"forward_bias_relu", ConvKind::Forward, true}};
+                         {"forward_bias", ConvKind::Forward, true}};
   conv.format.channels_last = mode.channels_last;
   for (const Pass& pass : passes) {
-    if (pass.ends && kinds != kWithRelu) continue;
-    cases.push_back({text(name, ' ', pass.name, ' ', mode.name),
-                     {conv, pass.kind, mode.dtype, pass.ends, pass.ends, false, mode.precision}});
+    if (pass.bias && kinds != kWithBias) continue;
+    cases.push_back(
+        {text(name, ' ', pass.name, ' ', mode.name), {conv, pass.kind, mode.dtype, pass.bias, false, mode.precision}});
   }
 }
 
@@ -122,21 +122,21 @@ Conv square(int64_t batch, int64_t channels, int64_t in, int64_t filters, int64_
   return conv;
 }
 
-void add_product(std::vector<Case>& cases, const char* name, const Product& product, const Mode& mode, bool ends) {
-  Case added{text(name, ends ? " bias_relu " : " ", mode.name), {}, true, product};
+void add_product(std::vector<Case>& cases, const char* name, const Product& product, const Mode& mode, bool bias) {
+  Case added{text(name, bias ? " bias " : " ", mode.name), {}, true, product};
   added.call.conv.image = {product.rows, product.inner, 1, 1};
   added.call.conv.out = {product.rows, product.columns, 1, 1};
   added.call.kind = ConvKind::Forward;
   added.call.dtype = mode.dtype;
   added.call.precision = mode.precision;
-  added.call.bias = added.call.relu = ends;
+  added.call.bias = bias;
   cases.push_back(std::move(added));
 }
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   const Conv lenet = square(100, 32, 14, 64, 5);
-  for (const Mode& mode : {kTf32, kStrict, kNarrow}) add_convolutions(cases, "lenet_conv2", lenet, mode, kWithRelu);
+  for (const Mode& mode : {kTf32, kStrict, kNarrow}) add_convolutions(cases, "lenet_conv2", lenet, mode, kWithBias);
   // Windows that algorithms with tiles are made for, some of which lose digits.
   add_convolutions(cases, "3x3_64to64_at_56", square(32, 64, 56, 64, 3), kStrict);
   add_convolutions(cases, "7x7_64to64_at_28", square(32, 64, 28, 64, 7), kStrict);
@@ -300,8 +300,7 @@ class Bench {
                                   at(image_.get()),
                                   at(filter_.get()),
                                   at(out_.get()),
-                                  call_.bias ? at(bias_.get()) : nullptr,
-                                  call_.relu};
+                                  call_.bias ? at(bias_.get()) : nullptr};
       if (asked.is_product) {
         direct.of_image = places_of(sizes.rows, sizes.inner, sizes.transpose_a);
         direct.of_filter = places_of(sizes.columns, sizes.inner, !sizes.transpose_b);
@@ -446,8 +445,8 @@ std::vector<Plan> plans_of_cublas(const Case& asked) {
   cublasLtHandle_t handle = nullptr;
   lt->check(lt->cublasLtCreate(&handle), "begin");
   const ConvolutionCall& call = asked.call;
-  const auto matmul = std::make_shared<Matmul>(
-      lt, ProductCall{asked.product, call.dtype, call.dtype, call.bias, call.relu, call.precision});
+  const auto matmul =
+      std::make_shared<Matmul>(lt, ProductCall{asked.product, call.dtype, call.dtype, call.bias, call.precision});
   std::vector<Plan> plans;
   for (const cublasLtMatmulHeuristicResult_t& algorithm : matmul->algorithms(handle, kAlgorithms)) {
     plans.push_back({describe(*lt, algorithm), text(plans.size()), "", static_cast<int64_t>(algorithm.workspaceSize),

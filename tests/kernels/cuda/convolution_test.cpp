@@ -215,6 +215,16 @@ TEST_CASE("what a convolution on tensor cores wants: channels last, few of them 
   CHECK(wanted("conv2d", {narrow({2, 8, 8, 16}), narrow({4, 3, 3, 16})}, last) == "rows rows -> rows");
 }
 
+TEST_CASE("a sum that is NaN stays so through the activation of a convolution on the card") {
+  Beside beside;
+  const Tensor x = oracle::drawn({DType::Float32, {2, 3, 6, 6}}, 1);
+  x.data<float>()[40] = NAN;
+  for (const char* activation : {"relu", "relu6"})
+    beside.check(beside.trial(
+        "conv2d_bias", {x, oracle::drawn({DType::Float32, {4, 3, 3, 3}}, 2), oracle::drawn({DType::Float32, {4}}, 3)},
+        {{"activation", std::string(activation)}}));
+}
+
 TEST_CASE("a convolution on the card takes bias, sum and relu along, and gives the bias its gradient") {
   Beside beside;
   for_each_case([&](const Attrs& attrs, const TensorType& x, const TensorType& filter, const Conv& conv) {

@@ -86,7 +86,7 @@ TEST_CASE("a dense layer on the card adds its bias and cuts off what is negative
 
 TEST_CASE("a sum that is NaN stays so through the relu of a dense layer on the card") {
   Beside beside;
-  for (const Case& c : {Case{1, 4, 9, 65}, Case{1, 10, 130, 20}}) {  // by dots, and by tiles
+  for (const Case& c : {Case{1, 4, 9, 65}, Case{1, 10, 130, 20}, Case{1, 160, 300, 150}}) {  // dots, tiles, library
     const Tensor x = oracle::drawn({DType::Float32, {c.rows, c.inner}}, 1);
     x.data<float>()[c.inner + 3] = NAN;
     beside.check(beside.trial(
