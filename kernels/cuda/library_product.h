@@ -34,7 +34,7 @@ class LibraryProduct {
         first_(first),
         scratch_begin_(scratch_begin) {
     ProductCall wanted{sizes, in, out, bias};
-    if (call.allow_tf32) wanted.precision = Precision::Tf32;
+    if (call.allow_tf32 && in == DType::Float32) wanted.precision = Precision::Tf32;
     wanted.timed_on = &call.device;
     int64_t product_scratch = 0;
     launch_ = products.prepare(wanted, product_scratch);

@@ -67,6 +67,8 @@ void multiply(const ProductCall& call, const ProductBuffers& at) {
 class SimulatedProducts final : public Products {
  public:
   ProductLaunch prepare(const ProductCall& call, int64_t& scratch_bytes) override {
+    require(call.precision != Precision::Tf32 || call.in == DType::Float32, ErrorCode::Internal,
+            "the library rounds nothing to TF32 but float32");
     scratch_bytes = 4096;  // as a library that wants some
     if (call.in == DType::Float64) return rows<double, double, double>(call);
     if (call.in == DType::Float32) return rows<float, float, float>(call);

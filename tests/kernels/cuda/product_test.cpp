@@ -96,6 +96,18 @@ TEST_CASE("a sum that is NaN stays so through the relu of a dense layer on the c
   }
 }
 
+TEST_CASE("a product of what is narrow is never asked for in TF32") {
+  const oracle::BesideCpu beside;
+  const Case c{1, 160, 300, 150};  // the library's
+  const oracle::Trial trial = beside.trial("matmul",
+                                           {oracle::drawn({DType::Float32, {c.rows, c.inner}}, 1),
+                                            oracle::drawn({DType::BFloat16, {c.inner, c.columns}}, 2)},
+                                           {{"mixed", std::string("float32")}, {"rounds_to", DType::BFloat16}});
+  const oracle::Launched strict = oracle::launch(trial, *beside.card),
+                         rounded = oracle::launch(trial, *beside.card, nullptr, {{}, {}, true});
+  CHECK(oracle::same(rounded.outputs[0], strict.outputs[0]));
+}
+
 TEST_CASE("a variable on the card goes down along a product") {
   Beside beside;
   for (const Case& c : kCases) {
