@@ -36,6 +36,17 @@ struct Angular : Near {
 template <class T>
 using Wrapping = std::conditional_t<std::is_integral_v<T> && (sizeof(T) >= 4), std::make_unsigned<T>, std::decay<T>>;
 
+// Rounded for itself, whatever is added to it next: an op of a chain gives what it gives alone. On a card the compiler
+// would make one operation of a product and a sum, and sqrt(mean(x^2) - mean(x)^2) of equal numbers a NaN.
+template <class T>
+MOONFLOW_BOTH T product(T x, T y) {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<T, float>) return __fmul_rn(x, y);
+  if constexpr (std::is_same_v<T, double>) return __dmul_rn(x, y);
+#endif
+  return x * y;
+}
+
 // Between any two dtypes. Floating to integer truncates toward zero, saturates, and gives 0 for a NaN.
 template <class To, class From>
 MOONFLOW_BOTH To convert(From x) {
@@ -76,7 +87,7 @@ struct Subtract : Cheap {
 struct Multiply : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T x, T y) const {
     using U = typename Wrapping<T>::type;
-    return static_cast<T>(static_cast<U>(x) * static_cast<U>(y));
+    return static_cast<T>(product(static_cast<U>(x), static_cast<U>(y)));
   }
 };
 struct Divide : Cheap {
