@@ -82,16 +82,17 @@ struct SumPlanes {
   const T* x;
   Sums<Out> sums;
   int64_t elements, elements_per_part, channels, plane;  // elements of a channel
+  LongDivisor by_plane;
   template <class Block>
   MOONFLOW_DEVICE void operator()(const Block& block) const {
     const int64_t part = block.index() / channels, channel = block.index() % channels;
     const int64_t first = part * elements_per_part;
     const int64_t last = first + elements_per_part < elements ? first + elements_per_part : elements;
     RunningSum<Computed<T>> sum;
-    int64_t outer = (first + block.thread()) / plane, place = (first + block.thread()) % plane;
     for (int64_t i = first + block.thread(); i < last; i += kThreads) {
+      int64_t place;
+      const int64_t outer = by_plane.quotient(i, place);
       sum.add(x[(outer * channels + channel) * plane + place]);
-      for (place += kThreads; place >= plane; place -= plane) ++outer;
     }
     const double total = over_block(block, sum.sum(), Sum());
     if (block.thread() == 0) sums.give(part * channels + channel, total);
@@ -158,7 +159,8 @@ ChannelSumLaunch sum_channels(ChannelPlanes planes, int64_t& scratch_bytes) {
       launch(stream, tiles * parts, SumRows<T, Out>{x, sums, elements, per_part, planes.channels, tiles, width},
              SumRows<T, Out>::kThreads * sizeof(double));
     } else {
-      launch(stream, tiles * parts, SumPlanes<T, Out>{x, sums, elements, per_part, planes.channels, planes.plane});
+      launch(stream, tiles * parts,
+             SumPlanes<T, Out>{x, sums, elements, per_part, planes.channels, planes.plane, LongDivisor(planes.plane)});
     }
     if (parts > 1) add_parts(stream, AddParts<double, Out>{sums.parts, sums.out, parts, planes.channels});
   };
