@@ -37,6 +37,11 @@ bool is_end_of_context(cudaError_t status) {
     case cudaErrorInvalidPc:
     case cudaErrorLaunchFailure:
     case cudaErrorAssert:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorExternalDevice:
+#if CUDART_VERSION >= 13000
+    case cudaErrorTensorMemoryLeak:
+#endif
       return true;
     default:
       return false;
@@ -344,13 +349,16 @@ void allow_shared(const void* kernel, int64_t bytes) {
   const int card = current_card();
   int64_t& most = (*allowed)[{kernel, card}];
   if (most >= bytes) return;
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes))) {
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (status == cudaErrorInvalidValue) {
     cudaGetLastError();  // it would be found behind the next launch
     int has = 0;
     check(cudaDeviceGetAttribute(&has, cudaDevAttrMaxSharedMemoryPerBlockOptin, card));
     fail(ErrorCode::Unsupported, "its kernel wants ", bytes, " bytes of shared memory for a block, and this card has ",
          has, " for one; the cpu computes it");
   }
+  check(status);  // perhaps that of a launch before
   most = bytes;
 }
 
