@@ -101,21 +101,22 @@ class SimulatedBlock {
     return reinterpret_cast<T*>(threads_.exchange);
   }
 
-  // What is copied comes no earlier than the thread waits for it.
+  // What is copied comes at once or no earlier than the thread waits for it, by turns: on a card at some time between.
   template <int kBytes>
   void begin_copy(void* to, const void* from, int bytes) const {
     static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
-    copies_.push_back({to, from, bytes, kBytes, groups_});
+    for (const void* const place : {static_cast<const void*>(to), from})
+      require(reinterpret_cast<uintptr_t>(place) % kBytes == 0, ErrorCode::Internal, "a copy of ", kBytes,
+              " bytes begins at no multiple of that");
+    const Copy copy{to, from, bytes, kBytes, groups_};
+    if ((threads_.index + ++begun_) % 2 == 0) return copy.run();
+    copies_.push_back(copy);
   }
   void end_copies() const { ++groups_; }
   template <int kGroups>
   void wait_for_copies() const {
     size_t done = 0;
-    for (; done < copies_.size() && copies_[done].group < groups_ - kGroups; ++done) {
-      const Copy& copy = copies_[done];
-      if (copy.bytes > 0) std::memcpy(copy.to, copy.from, copy.bytes);
-      std::memset(static_cast<char*>(copy.to) + copy.bytes, 0, copy.room - copy.bytes);
-    }
+    for (; done < copies_.size() && copies_[done].group < groups_ - kGroups; ++done) copies_[done].run();
     copies_.erase(copies_.begin(), copies_.begin() + static_cast<int64_t>(done));
   }
 
@@ -138,6 +139,11 @@ class SimulatedBlock {
     void* to;
     const void* from;
     int bytes, room, group;
+
+    void run() const {
+      if (bytes > 0) std::memcpy(to, from, bytes);
+      std::memset(static_cast<char*>(to) + bytes, 0, room - bytes);
+    }
   };
 
   // What the threads of the block give, once those of the warp have.
@@ -160,7 +166,7 @@ class SimulatedBlock {
   const int thread_;
   // Of this thread: those that it has not waited for, and how many groups have ended.
   mutable std::vector<Copy> copies_;
-  mutable int groups_ = 0;
+  mutable int groups_ = 0, begun_ = 0;
 };
 
 // Starts `blocks` blocks of K::kThreads threads with so many bytes of shared memory, in the order of the stream.
