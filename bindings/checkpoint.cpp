@@ -127,10 +127,10 @@ Descriptor open_folder(const Descriptor& directory, const std::string& path, con
   return opened;
 }
 
-// The value in the variable's folder, in the file `out`, or none when there is no such file.
-Tensor read_value(const Descriptor& directory, const std::string& path, const std::string& name, const TensorType& type,
-                  const std::shared_ptr<HostMemory>& memory) {
-  const std::string folder_name = folder_of(name), file_path = path + "/" + folder_name + "/out";
+// The value in a variable's folder, in the file `out`, or none when there is no such file.
+Tensor read_value(const Descriptor& directory, const std::string& path, const std::string& folder_name,
+                  const TensorType& type, const std::shared_ptr<HostMemory>& memory) {
+  const std::string file_path = path + "/" + folder_name + "/out";
   const Descriptor folder = open_folder(directory, path, folder_name);
   std::optional<FileSource> source;
   if (folder) source = open_file(folder, "out", file_path);
@@ -192,11 +192,13 @@ std::map<std::string, Tensor> read_original(const Descriptor& directory, const s
           " beside its values, so their types must be given; flow.train.CheckPoint():load takes them from the jobs "
           "defined so far");
   for (const NamedType& variable : variables) {
+    // A name that was found is that of the folder: the original system escapes nothing.
+    const std::string folder = wanted ? folder_of(variable.name) : variable.name;
     if (wanted) {
-      const auto type = noted_type(directory, path, folder_of(variable.name));
+      const auto type = noted_type(directory, path, folder);
       if (type) expect_type("variable '" + variable.name + "' of checkpoint '" + path + "'", *type, variable.type);
     }
-    const Tensor value = read_value(directory, path, variable.name, variable.type, memory);
+    const Tensor value = read_value(directory, path, folder, variable.type, memory);
     if (value) values.emplace(variable.name, value);
   }
   return values;
@@ -226,7 +228,6 @@ void write_checkpoint(const std::string& path, const std::map<std::string, Tenso
     const std::string folder = folder_of(name);
     directory.make_folder(folder);
     directory.write(folder + "/out", value.data(), value.bytes());
-    directory.sync_folder(folder);
   }
   directory.write(kManifest, text.data(), static_cast<int64_t>(text.size()));
   directory.write(kDone, nullptr, 0);
@@ -250,7 +251,7 @@ Checkpoint read_from(const Descriptor& directory, const std::string& path,
     const std::string where = "variable '" + name + "' of checkpoint '" + path + "'";
     const Entry entry = entry_of(facts, where);
     if (type != nullptr) expect_type(where, entry.type, *type);
-    const Tensor value = read_value(directory, path, name, entry.type, memory);
+    const Tensor value = read_value(directory, path, folder_of(name), entry.type, memory);
     require(static_cast<bool>(value), ErrorCode::Io, where, " is in the manifest, but its file is missing");
     require(checksum_of(value.data(), static_cast<size_t>(value.bytes())) == entry.checksum, ErrorCode::Io, where,
             ": the bytes do not match their checksum");

@@ -1,5 +1,5 @@
 // How a checkpoint is never half there:
-//   1. Everything is written into <target>.moonflow-tmp-<process>-<number>, each file and folder synced.
+//   1. Everything is written into <target>.moonflow-tmp-<process>-<number>, then each file and folder is synced.
 //   2. With no target, or an empty one, rename(2) puts it in place: atomic.
 //   3. With an old checkpoint in place, renameat2(RENAME_EXCHANGE) swaps the two: atomic as well. Only then is the old
 //      one removed, under the temporary name.
@@ -151,6 +151,7 @@ NewDirectory::~NewDirectory() {
 
 void NewDirectory::make_folder(const std::string& name) {
   if (::mkdirat(directory_.get(), name.c_str(), 0777) != 0) fail_errno(target_ + "/" + name, "make the folder");
+  unsynced_.push_back(name);
 }
 
 void NewDirectory::write(const std::string& name, const void* data, int64_t bytes) {
@@ -158,14 +159,20 @@ void NewDirectory::write(const std::string& name, const void* data, int64_t byte
   Descriptor file(::openat(directory_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!file) fail_errno(path, "write");
   write_all(file.get(), path, data, bytes);
-  sync(file.get(), path);
+  ::sync_file_range(file.get(), 0, 0, SYNC_FILE_RANGE_WRITE);  // begins, for the sync to come
   close_written(std::move(file), path);
+  unsynced_.push_back(name);
 }
 
-void NewDirectory::sync_folder(const std::string& name) {
-  const Descriptor folder = open_folder(directory_.get(), name.c_str());
-  if (!folder) fail_errno(target_ + "/" + name, "open");
-  sync(folder.get(), target_ + "/" + name);
+// Where all is written already the first of them has most of the work, and the others find it done: one by one as they
+// are written, each would wait for the disk.
+void NewDirectory::sync_all() {
+  for (const std::string& name : unsynced_) {
+    const Descriptor made(::openat(directory_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (!made) fail_errno(target_ + "/" + name, "open");
+    sync(made.get(), target_ + "/" + name);
+  }
+  sync(directory_.get(), target_);
 }
 
 // Swaps the new folder and the old one; false where the file system has no such call.
@@ -177,7 +184,7 @@ bool NewDirectory::exchange() {
 }
 
 void NewDirectory::publish() {
-  sync(directory_.get(), target_);
+  sync_all();
   const std::string parent = parent_of(target_);
   // Atomic, and refused by the system when someone filled the target meanwhile.
   if (::rename(beside_.c_str(), target_.c_str()) == 0) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "bindings/file.h"
 
@@ -23,21 +24,22 @@ class NewDirectory {
   NewDirectory& operator=(const NewDirectory&) = delete;
 
   void make_folder(const std::string& name);
-  // Writes and syncs a file; `name` may lead into a folder.
+  // Writes a file; `name` may lead into a folder.
   void write(const std::string& name, const void* data, int64_t bytes);
-  void sync_folder(const std::string& name);
-  // Puts the folder in the place of the target, for good once this returns.
+  // Syncs everything and puts the folder in the place of the target, for good once this returns.
   void publish();
 
  private:
   bool make_beside(int number);
+  void sync_all();
   bool exchange();
 
   std::string target_;
   std::string beside_;
   bool overwrite_;
   bool published_ = false;
-  Descriptor directory_;  // locked: its maker lives
+  Descriptor directory_;               // locked: its maker lives
+  std::vector<std::string> unsynced_;  // files and folders in it
 };
 
 // Opens a checkpoint for reading. Where a crash came between the two renames of a file system that cannot exchange,

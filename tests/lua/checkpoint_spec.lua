@@ -371,6 +371,10 @@ describe("a checkpoint", function()
       load()
       assert.is_true(before.w == variables().w)
     end
+    -- It escapes nothing in names.
+    process.shell(("cp -r %s %s"):format(process.quote(path .. "/w"), process.quote(path .. "/a%b")))
+    assert.is_true(before.w == flow.checkpoint.get(path)["a%b"])
+    process.shell("rm -r " .. process.quote(path .. "/a%b"))
     process.shell("mkdir " .. process.quote(path .. "/v"))
     raises("io", "has no meta beside 'v', as others have", flow.checkpoint.get, path)
     process.shell("rmdir " .. process.quote(path .. "/v"))
@@ -515,6 +519,24 @@ describe("a checkpoint", function()
     raises("shape_mismatch", "variable 'w' is float32 (3, 2), the value is float32 (2, 3)", function()
       check_point:load_memory(bytes, { slots = false })
     end)
+  end)
+
+  it("as one file never writes to what has another name, or is protected", function()
+    local path = folder .. "/a.npy"
+    process.write(folder .. "/important", "precious")
+    assert.equal(0, os.execute(("ln %s/important %s.moonflow-tmp-0"):format(folder, path)))
+    np.save(path, np.ones { 3 })
+    assert.equal("precious", process.read(folder .. "/important"))
+    assert.is_true(np.load(path) == np.ones { 3 })
+    assert.equal(0, os.execute("chmod 777 " .. folder .. " && chmod 444 " .. path))
+    -- Root may write it all the same.
+    local script = "require('moonflow').np.save('" .. path .. "', require('moonflow').np.zeros { 3 })"
+    local run = process.shell(("setpriv --reuid=65534 --regid=65534 --clear-groups %s -e %s"):format(
+      process.quote(process.launcher), process.quote(script)))
+    if not run.err:find("setpriv:", 1, true) then
+      assert.truthy(run.err:find("Permission denied", 1, true), run.err)
+      assert.is_true(np.load(path) == np.ones { 3 })
+    end
   end)
 
   it("as one file leaves no more behind when killed than the next save clears away", function()
