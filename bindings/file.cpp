@@ -147,6 +147,7 @@ std::string parent_of(const std::string& path) {
 
 void sync_directory(const std::string& path) {
   const Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory && errno == EACCES) return;  // one may write into a folder that one may not read
   if (!directory) fail_errno(path, "open");
   sync(directory.get(), path);
 }
@@ -181,6 +182,8 @@ Descriptor open_beside(const std::string& path, std::string& beside) {
     // Its maker may have put it in place, or removed it, before it was locked here.
     const bool is_ours =
         ::fstat(file.get(), &ours) == 0 && ::lstat(beside.c_str(), &there) == 0 && ours.st_ino == there.st_ino;
+    // Another name leads to it, or it is somebody else's: what stands there is not what a writer of ours has left.
+    if (is_ours && (ours.st_nlink != 1 || ours.st_uid != ::geteuid())) continue;
     if (is_ours && ::ftruncate(file.get(), 0) == 0) return file;
   }
   fail(ErrorCode::Io, "cannot write '", path, "': there are ", kMostWriters, " unfinished files beside it");
@@ -208,6 +211,7 @@ void replace_file(const std::string& named, const std::function<void(int file, c
   struct stat there;
   const bool exists = ::stat(path.c_str(), &there) == 0;
   require(!exists || S_ISREG(there.st_mode), ErrorCode::Io, "cannot write '", path, "': it is no regular file");
+  if (exists && ::access(path.c_str(), W_OK) != 0) fail_errno(path, "write");  // who protects a file means it
   std::string beside;
   Descriptor file = open_beside(path, beside);
   try {

@@ -192,11 +192,17 @@ zip_int64_t write_to(void* user, void* data, zip_uint64_t length, zip_source_cmd
       return sizeof(zip_stat_t);
     case ZIP_SOURCE_ERROR:
       return zip_error_to_data(&error, data, length);
-    case ZIP_SOURCE_WRITE:
-      for (;;) {
-        const ssize_t written = ::write(file, data, length);
-        if (written >= 0 || errno != EINTR) return checked(written, ZIP_ER_WRITE);
+    case ZIP_SOURCE_WRITE: {
+      // All of it: of less the library says that it was interrupted, and not why.
+      zip_uint64_t done = 0;
+      while (done < length) {
+        const ssize_t written = ::write(file, static_cast<const char*>(data) + done, length - done);
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) return checked(written, ZIP_ER_WRITE);
+        done += static_cast<zip_uint64_t>(written);
       }
+      return static_cast<zip_int64_t>(done);
+    }
     case ZIP_SOURCE_SEEK_WRITE: {
       const auto* seek = ZIP_SOURCE_GET_ARGS(zip_source_args_seek_t, data, length, &error);
       if (seek == nullptr) return -1;
