@@ -212,13 +212,16 @@ std::string in_columns(const std::vector<std::string>& words) {
   return text;
 }
 
-// The longest beginning that all have.
+// The longest beginning that all have, in whole letters.
 std::string shared_start(const std::vector<std::string>& words) {
   std::string start = words.front();
   for (const std::string& word : words) {
     const auto differ = std::mismatch(start.begin(), start.end(), word.begin(), word.end()).first;
     start.erase(differ, start.end());
   }
+  const std::string& word = words.front();
+  const auto is_within_letter = [&] { return start.size() < word.size() && (word[start.size()] & 0xC0) == 0x80; };
+  while (is_within_letter()) start.pop_back();
   return start;
 }
 
@@ -300,7 +303,12 @@ class Editor::Terminal {
       }
       const char byte = ahead_.front();
       ahead_.erase(0, 1);
-      const size_t bytes = std::mbrtowc(key, &byte, 1, &shift);
+      const bool is_within_letter = !std::mbsinit(&shift);
+      size_t bytes = std::mbrtowc(key, &byte, 1, &shift);
+      if (bytes == static_cast<size_t>(-1) && is_within_letter) {  // the letter was broken off, and another begins
+        shift = {};
+        bytes = std::mbrtowc(key, &byte, 1, &shift);
+      }
       if (bytes == static_cast<size_t>(-2)) continue;
       if (bytes == static_cast<size_t>(-1)) {
         shift = {};
@@ -405,7 +413,8 @@ class Editor::Terminal {
     std::fflush(stdout);
     print();
     // To the first column of a free line, wherever the output ended: a line of blanks wraps unless it started there.
-    std::fprintf(stdout, "%*s\r\x1b[K", columns_of_terminal() - 1, "");
+    // As many as fill a line stay on it, until one more comes.
+    std::fprintf(stdout, "%*s\r\x1b[K", columns_of_terminal(), "");
     std::fflush(stdout);
     el_set(edit_, EL_REFRESH);
   }

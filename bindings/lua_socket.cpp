@@ -26,6 +26,8 @@ constexpr size_t kRead = 1 << 16;
 struct SocketBox {
   int descriptor = -1;
   std::string path;      // of a listening one, removed with it
+  dev_t device = 0;      // of the path: what is there later may be another's
+  ino_t file = 0;
   std::string outgoing;  // not sent yet
   pid_t process = ::getpid();
 
@@ -37,7 +39,10 @@ struct SocketBox {
     if (descriptor < 0) return;
     ::close(descriptor);
     descriptor = -1;
-    if (!path.empty() && process == ::getpid()) ::unlink(path.c_str());  // a fork's is still served
+    struct stat there;
+    const bool is_ours = !path.empty() && process == ::getpid() && ::lstat(path.c_str(), &there) == 0 &&
+                         there.st_dev == device && there.st_ino == file;  // a fork's is still served
+    if (is_ours) ::unlink(path.c_str());
     path.clear();
     outgoing.clear();
   }
@@ -121,7 +126,11 @@ int listen(lua_State* L) {
     ::fchmod(box.descriptor, 0600);  // the mode that bind gives to the file
     if (::bind(box.descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
       fail_errno(path, "bind");
+    struct stat made {};
+    if (::lstat(path.c_str(), &made) != 0) fail_errno(path, "bind");
     box.path = path;
+    box.device = made.st_dev;
+    box.file = made.st_ino;
     if (::chmod(path.c_str(), 0600) != 0 || ::listen(box.descriptor, 8) != 0) fail_errno(path, "listen on");
   });
   return 1;

@@ -161,13 +161,17 @@ end
 local function files(typed)
   local folder, word = typed:match("^(.*/)([^/]*)$")
   folder, word = folder or "", word or typed
-  local fine, core = pcall(require, "moonflow.core")
-  local names = fine and core.list_directory(folder == "" and "." or folder) or {}
-  local found = {}
-  for _, name in ipairs(names) do
+  local found, is_folder = {}, {}
+  -- Of a folder that one may not list there is nothing to complete.
+  local fine, names = pcall(function()
+    local core, path = require("moonflow.core"), folder == "" and "." or folder
+    local _, folders = core.folder_names(path)
+    for _, name in ipairs(folders) do is_folder[name] = true end
+    return core.list_directory(path)
+  end)
+  for _, name in ipairs(fine and names or {}) do
     if name:sub(1, #word) == word and (word ~= "" or name:sub(1, 1) ~= ".") then
-      local is_folder = core.list_directory(folder .. name)
-      found[#found + 1] = folder .. name .. (is_folder and "/" or "")
+      found[#found + 1] = folder .. name .. (is_folder[name] and "/" or "")
     end
   end
   return typed, found

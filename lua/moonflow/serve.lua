@@ -170,7 +170,9 @@ local answers = { evaluate = evaluate }
 function answers.complete(self, text)
   local number, line = text:match("^(%d+)\n(.*)$")
   if not number then return end
-  local word, choices = self.evaluator:complete(line)
+  -- A fault of what is completed is none of the host's, whose flow.poll this is in.
+  local fine, word, choices = pcall(self.evaluator.complete, self.evaluator, line)
+  if not fine then word, choices = "", {} end
   for i = #choices, 2001, -1 do choices[i] = nil end
   self.client:send("candidates", number .. "\n" .. word .. "\n" .. table.concat(choices, "\n"))
 end

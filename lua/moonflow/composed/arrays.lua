@@ -51,7 +51,7 @@ ops.define("pad", {
   { "x", "blob" }, { "paddings", "list", text = "pairs (before, after), one for each axis" },
   { "constant_value", "any?", text = "the value of the border, 0 when left out" }, { "mode", "string", "constant" },
 }, [[
-x with a border. In it stands, by `mode`,
+x with a border of one value, or one in which its axes go on. In it stands, by `mode`,
   "constant": constant_value
   "edge": the element at the end of the axis (also called replication)
   "reflect": the axis running backwards, without its last element again, as in a mirror that stands on it
