@@ -91,7 +91,7 @@ Gradients squared_difference_grad(Term dy, Term x, Term y, Term) {
 // 1 where x is not 0, so that y is read at all.
 Term reads_y(Term x) { return x.op("not_equal", x.number(0)).op("cast", {{"dtype", x.dtype()}}); }
 Gradients xdivy_grad(Term dy, Term x, Term y, Term) {
-  return {dy * reads_y(x).op("xdivy", y), dy * (-x).op("xdivy", y.op("square"))};
+  return {dy * reads_y(x).op("xdivy", y), dy * (-x).op("xdivy", y).op("xdivy", y)};
 }
 Gradients xlogy_grad(Term dy, Term x, Term y, Term) { return {dy * reads_y(x).op("xlogy", y), dy * x.op("xdivy", y)}; }
 
