@@ -78,6 +78,28 @@ describe("numbers in a text file", function()
     fails(": converters must be a function, or functions by columns, got 5", "1 2", { converters = 5 }, true)
   end)
 
+  it("have quotes at their beginning alone", function()
+    local quoted = { delimiter = ",", quotechar = '"' }
+    assert.same({ { 1, 2 }, { 3, 4 } }, load('# height in 5"\n1,2\n# width in 6"\n3,4\n', quoted):totable())
+    assert.same({ { 1, 2 }, { 3, 4 }, { 5, 6 } }, load('1,2 # 5" pipe\n3,4 # 6" pipe\n5,6\n', quoted):totable())
+    local places = { delimiter = ",", quotechar = '"', usecols = { 0, 2 } }
+    assert.same({ { 1, 2 }, { 3, 4 } }, load('1,5" pipe,2\n3,6" pipe,4\n', places):totable())
+    quoted.converters = { [0] = function(text) return #text end }
+    assert.same({ { 7, 2 }, { 1, 4 } }, load('"a,""b""\nc", "2"\n"#", 4 # x\n', quoted):totable())
+    fails(":2: a quote is not closed", '1,2\n"3,4\n', { delimiter = ",", quotechar = '"' })
+  end)
+
+  it("are whole numbers as they stand, or none", function()
+    local wide = load("9007199254740992 -9007199254740992", { dtype = "int64" })
+    assert.same({ { 2 ^ 53, -2 ^ 53 } }, wide:totable())
+    fails(":1: column 0 is '9007199254740993', beyond 2^53, where not all whole numbers are one of Lua's; as "
+      .. "float64 it is the nearest one, and converters may take a part of it", "9007199254740993", { dtype = "int64" })
+    fails(":2: column 1 is '4', of which its converter makes 4.5, which is no int32", "1,2\n3,4",
+      { delimiter = ",", dtype = "int32", converters = { [1] = function(x) return x == "4" and 4.5 or 2 end } })
+    fails(": filling_values is 1.5, which is no int32", "1", { dtype = "int32", filling_values = 1.5 }, true)
+    fails(": max_rows must be at least 0, got -1", "1", { max_rows = -1 }, true)
+  end)
+
   it("are read by the names of their columns", function()
     local text = '# id, "price, EUR",city,city\r\n1,2.5,Rome,x\n2,7,Oslo,y\n'
     local function length(word) return #word end

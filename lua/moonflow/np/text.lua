@@ -36,21 +36,14 @@ local function spans_of(line, delimiter, first, last)
 end
 
 -- Goes through the lines of a text, of which Lua's own reading would lose what stands behind a zero byte: the number of
--- each and what it says. Between two quotes a line goes on.
-local function lines_of(text, quote)
+-- each and what it says.
+local function lines_of(text)
   local from, number = 1, 0
-  local next_quote = quote and find(text, quote, 1, true)
   return function()
     if from > #text then return nil end
-    local begin, first, is_open = from, number + 1, false
-    repeat
-      local at = find(text, "\n", from, true) or #text + 1
-      while next_quote and next_quote < at do
-        is_open, next_quote = not is_open, find(text, quote, next_quote + 1, true)
-      end
-      from, number = at + 1, number + 1
-    until not is_open or from > #text
-    return first, text:sub(begin, from - 2)
+    local begin, at = from, find(text, "\n", from, true) or #text + 1
+    from, number = at + 1, number + 1
+    return number, text:sub(begin, at - 1)
   end
 end
 
@@ -66,25 +59,53 @@ local function replaced(text, what, to)
   return table.concat(parts, to)
 end
 
--- A line without its quotes. Two of them within a pair are one, and `marks`, { text = byte }, stand for what means
--- nothing there. nil where a quote is not closed.
-local function without_quotes(line, quote, marks)
-  local pieces, from = {}, 1
-  while true do
-    local at = find(line, quote, from, true)
-    pieces[#pieces + 1] = line:sub(from, (at or 0) - 1)
-    if not at then return table.concat(pieces) end
-    local start, inside, stop = at + 1, ""
+-- Goes through the lines of a text whose fields may stand between two quotes, as lines_of does. A quote is one at the
+-- beginning of a field; there two of them are one, a line goes on, and `marks`, { text = byte }, stand for what means
+-- nothing. A line whose quote is not closed is nil. The names in a `head`, the line of this number, may be a comment.
+local function quoted_lines(text, quote, delimiter, comments, marks, head)
+  local from, number, comment, lines = 1, 0, 0, 0
+  -- What the field at `from` has between quotes, which end before the new `from`.
+  local function quoted()
+    local start, pieces = from, {}
     repeat
-      stop = find(line, quote, start, true)
+      local stop = find(text, quote, start, true)
       if not stop then return nil end
-      local is_one_of_two = line:sub(stop + 1, stop + 1) == quote
-      inside = inside .. line:sub(start, is_one_of_two and stop or stop - 1)
-      start = stop + 2
+      local is_one_of_two = text:sub(stop + 1, stop + 1) == quote
+      pieces[#pieces + 1] = text:sub(start, is_one_of_two and stop or stop - 1)
+      start, from = stop + 2, stop + 1
     until not is_one_of_two
-    for text, mark in pairs(marks) do inside = replaced(inside, text, mark) end
-    pieces[#pieces + 1] = inside
-    from = stop + 1
+    local inside = table.concat(pieces)
+    number = number + select(2, inside:gsub("\n", ""))
+    for what, mark in pairs(marks) do inside = replaced(inside, what, mark) end
+    return inside
+  end
+  return function()
+    if from > #text then return nil end
+    local pieces, first = {}, number + 1
+    lines = lines + 1
+    while true do
+      local begin = find(text, "[^ \t]", from)
+      if begin and text:sub(begin, begin) == quote then
+        from = begin + 1
+        local inside = quoted()
+        if not inside then
+          from = #text + 1
+          return first, nil
+        end
+        pieces[#pieces + 1] = inside
+      end
+      -- The rest of the field, or of the line, in which a quote is a letter.
+      if comment and comment < from then comment = comments ~= "" and find(text, comments, from, true) end
+      local stop = find(text, "\n", from, true) or #text + 1
+      local at, behind = find(text, delimiter, from, true)
+      if not at or at > stop or lines ~= head and comment and comment < at then
+        pieces[#pieces + 1] = text:sub(from, stop - 1)
+        from, number = stop + 1, number + 1
+        return first, table.concat(pieces)
+      end
+      pieces[#pieces + 1] = text:sub(from, behind)
+      from = behind + 1
+    end
   end
 end
 
@@ -157,7 +178,8 @@ local loadtxt_signature = signature("np.loadtxt", {
 --- not, has all whole numbers up to 2^24: Unix times and the like want `dtype = flow.float64` or flow.int64.
 --- `filling_values` stands for empty fields: `filling_values = np.nan`. `converters` make numbers of the text of
 --- columns, by places or names: `converters = { city = function(text) return number_of[text] end }`; one function is
---- for all columns. Between two `quotechar`, such as '"', a delimiter and the end of a line are parts of the text.
+--- for all columns. Between two `quotechar`, such as '"', a delimiter and the end of a line are parts of the text; it
+--- stands at the beginning of a field.
 --- @error a field that is no number, or a line with another number of columns, by its line; no column of a name
 function np.loadtxt(...)
   local given = loadtxt_signature:parse(...)
@@ -165,6 +187,14 @@ function np.loadtxt(...)
   if given.path:find("[%z\n]") then
     loadtxt_signature:fail(": the path is the text itself, " .. arguments.describe(given.path)
       .. "; it takes the path of a file that has it")
+  end
+  if given.max_rows and given.max_rows < 0 then
+    loadtxt_signature:fail(": max_rows must be at least 0, got " .. given.max_rows)
+  end
+  local filling = given.filling_values
+  if filling and dtypes.least[given.dtype] and not (filling % 1 == 0 and filling >= dtypes.least[given.dtype]
+      and filling <= dtypes.most[given.dtype]) then
+    loadtxt_signature:fail((": filling_values is %s, which is no %s"):format(arguments.describe(filling), given.dtype))
   end
   if delimiter == "" then loadtxt_signature:fail(": delimiter must be a text such as \",\", got ''") end
   if quote and (#quote ~= 1 or not delimiter) then
@@ -229,13 +259,19 @@ function np.loadtxt(...)
         refuse("column %d is '%s', of which its converter makes %s, which is no number", column, text:sub(1, 40),
           arguments.describe(value))
       end
+      if least and (value % 1 ~= 0 or value < least or value > most) then
+        refuse("column %d is '%s', of which its converter makes %s, which is no %s", column, text:sub(1, 40),
+          arguments.describe(value), given.dtype)
+      end
       return value
     end
     if text == "" and given.filling_values then return given.filling_values end
     local number = number_of(text)
+    -- The last number that Lua tells from the next one.
+    local is_beyond = number and math.abs(number) == 2 ^ 53 and not text:find("^[+-]?0*9007199254740992%.?0*$")
     if number and least and number % 1 ~= 0 then
       refuse("column %d is '%s', which is no whole number, and dtype is %s", column, text:sub(1, 40), given.dtype)
-    elseif number and least and (number < least or number > most) then
+    elseif number and least and (number < least or number > most or is_beyond and given.dtype == "int64") then
       if given.dtype ~= "int64" then
         refuse("column %d is '%s', which does not fit into %s", column, text:sub(1, 40), given.dtype)
       end
@@ -248,13 +284,12 @@ function np.loadtxt(...)
         or rows == 0 and given.skiprows == 0 and "; skiprows leaves out a head"
         or "; converters make numbers of texts, and usecols chooses columns")
   end
-  for number, line in lines_of(all, quote) do
+  if find(all, "^\239\187\191") then all = all:sub(4) end  -- the mark of UTF-8
+  for number, line in quote and quoted_lines(all, quote, delimiter, given.comments, marks,
+      is_named and given.skiprows) or lines_of(all) do
     if given.max_rows and rows >= given.max_rows then break end
     line_number, lines = number, lines + 1
-    if number == 1 then line = line:gsub("^\239\187\191", "") end  -- the mark of UTF-8
-    if quote and find(line, quote, 1, true) then
-      line = without_quotes(line, quote, marks) or refuse("a quote is not closed")
-    end
+    if not line then refuse("a quote is not closed") end
     if is_named and lines == given.skiprows then place_names(line) end
     local comment = given.comments ~= "" and find(line, given.comments, 1, true)
     if comment then line = line:sub(1, comment - 1) end
