@@ -270,7 +270,8 @@ local rows = {
   { "flow flow.math", "trunc fix", "flow.math.sign(x) * flow.math.floor(flow.math.abs(x)) is it" },
   { "flow flow.math", "logaddexp", "flow.math.reduce_logsumexp(flow.stack({ a, b }, 0), 0) is it" },
   { "flow flow.math", "logcumsumexp",
-    "flow.math.log(flow.math.cumsum(flow.math.exp(x - m), axis)) + m is it, with m = flow.math.reduce_max(x)" },
+    "flow.math.reduce_logsumexp(flow.where(mask, flow.expand_dims(x, -2), -math.huge), -1) is it, along a last axis of "
+      .. "n places, with mask = flow.np.tril(flow.np.ones({ n, n }, \"int8\"))" },
   { "flow flow.math", "quantile median percentile", "flow.sort(x) has them at fixed places of the last axis" },
   { "flow flow.math flow.linalg", "trace", "flow.math.reduce_sum(flow.linalg.diag_part(x), -1) is it" },
   { "flow", "vjp", "flow.gradients(y, x, { grad_ys = v }) is it" },
@@ -278,8 +279,8 @@ local rows = {
     .. "like y" },
   { "flow.signal", "fft2 rfft2 fftn", "flow.signal.fft goes along the last axis but the pairs', flow.transpose brings "
     .. "another one there" },
-  { "flow", "clip_by_norm", "flow.math.l2_normalize(x) times the norm that is wanted; of gradients "
-    .. "flow.optimizer.grad_clipping.by_norm(1) is an optimizer's grad_clipping" },
+  { "flow", "clip_by_norm", "x * flow.math.minimum(1, most / flow.math.maximum(flow.math.reduce_euclidean_norm(x), "
+    .. "1e-12)) is it; of gradients flow.optimizer.grad_clipping.by_norm(1) is an optimizer's grad_clipping" },
   { "flow", "clip_by_global_norm",
     "flow.optimizer.grad_clipping.by_global_norm(1) is an optimizer's grad_clipping" },
   { "flow", "GradientTape", "flow.gradients(losses, values) in the body of a job gives gradients" },

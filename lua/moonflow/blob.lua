@@ -67,8 +67,9 @@ function Blob.__index(self, key)
       .. (name and ", or compute with it by " .. name .. "(x)" or ""))
   elseif type(key) ~= "string" then
     errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so it has no element "
-      .. arguments.describe(key) .. "; x:slice(\"0, 1:3\") and flow.gather take parts of it, and flow.dim_gather one "
-      .. "element of each row")
+      .. (blob.is(key) and "[" .. key.name .. "]; flow.where and flow.masked_fill choose by a mask, and flow.gather "
+        .. "takes rows" or arguments.describe(key) .. "; x:slice(\"0, 1:3\") and flow.gather take parts of it, and "
+        .. "flow.dim_gather one element of each row"))
   elseif elsewhere[key] then
     errors.raise("not_found", "'" .. self.name .. "' is a graph value and has no '" .. key .. "'; " .. elsewhere[key])
   elseif key ~= "site" then

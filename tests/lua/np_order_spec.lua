@@ -58,6 +58,7 @@ describe("order", function()
 
   it("finds percentiles between values, and the median", function()
     assert.equal(2.5, np.median({ 4, 1, 3, 2 }))
+    assert.equal(math.huge, np.median({ 1, math.huge, math.huge, math.huge }))
     same(np.median(a, 1), "float32", { 2, 8 })
     same(np.median(a, { axis = 0, keepdims = true }), "float32", { { 6, 4, 5 } })
     local b = np.arange(24):astype("float32"):reshape { 2, 3, 4 }

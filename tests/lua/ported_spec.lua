@@ -41,6 +41,22 @@ describe("combined_margin_loss", function()
       function(a, b) return flow.combined_margin_loss(a, b, { m3 = 0.35 }) end), 1e-12)
   end)
 
+  it("stays a number where rounding puts a cosine beyond 1", function()
+    local c, seen = np.array({ { 1 + 2 ^ -22, -1 - 2 ^ -22 }, { 1, 0.5 } }, flow.float)
+    local out = checks.run({ c, np.array({ 0, 1 }, flow.int32) }, function(a, b)
+      local w = flow.get_variable("w", { 2, 2 }, flow.float, flow.constant_initializer(1))
+      local cosine = a * w
+      flow.watch_diff(cosine, function(g) seen = g end)
+      local result = flow.combined_margin_loss(cosine, b, 1, 0.5, 0)
+      flow.optimizer.SGD(0.1):minimize(result)
+      return result
+    end, { type = "train" })
+    assert.is_true(np.isfinite(out):all())
+    assert.near(math.cos(0.5), out:at(0, 0), 1e-3)
+    assert.is_true(np.isfinite(seen):all())
+    assert.equal(0, seen:at(0, 0))
+  end)
+
   it("has the gradient of its formula", function()
     local seen
     local c = np.array({ { 0.5, -0.2 } }, flow.double)

@@ -74,6 +74,11 @@ describe("rotary positions", function()
   -- One head of one sentence, whose words are the rows.
   local function heads_of(rows) return np.array(rows, flow.float):reshape(1, #rows, 1, #rows[1]) end
 
+  it("are as exact where the run gives the places", function()
+    local x = np.random.uniform(-1, 1, { 1, 2000, 1, 8 }, "float64")
+    near(turned(x), turned(x, nil, np.arange(2000)), 1e-12)
+  end)
+
   it("turn the i-th numbers of both halves, or neighbours, by the place times an angle that falls with i", function()
     local c, s = math.cos, math.sin
     local slow = 100 ^ (-1 / 2)

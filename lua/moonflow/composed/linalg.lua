@@ -57,6 +57,7 @@ errors: matrices that are not square]],
       signature:fail((": x is %s, wanted float32 or float64; flow.cast(x, flow.float32) makes it one"):format(
         tostring(x.dtype)))
     end
+    if x.shape:count() == 0 then return (ops.apply("identity", { x }, nil, given.name)) end
     local eye = np.eye(x.shape[rank - 1], { dtype = x.dtype })
     return exponentials.of(tools.new(t, signature, given.name or t:unnamed("Expm")), x, eye, HALVINGS)
   end)

@@ -249,11 +249,12 @@ end
 -- The same of places that a run knows, whose shape is { batch or 1, length }.
 local function angles_at(of_job, places, shape, base, pairs, dtype)
   local column = of_job:apply("reshape", { places }, { shape = { shape[1], shape[2], 1, 1 } }, "column")
-  local angles = of_job:apply("multiply", { of_job:apply("cast", { column }, { dtype = "float32" }, "places"),
-    core.array(frequencies(base, pairs), "float32") }, nil, "angles")
+  -- As exact as those of the table: far from the beginning float32 has few bits left for what is beyond whole turns.
+  local angles = of_job:apply("multiply", { of_job:apply("cast", { column }, { dtype = "float64" }, "places"),
+    core.array(frequencies(base, pairs), "float64") }, nil, "angles")
   local function of(op)
     local value = of_job:apply(op, { angles }, nil, op)
-    return dtype == "float32" and value or of_job:apply("cast", { value }, { dtype = dtype }, op .. "_cast")
+    return dtype == "float64" and value or of_job:apply("cast", { value }, { dtype = dtype }, op .. "_cast")
   end
   return of("cos"), of("sin")
 end

@@ -142,8 +142,9 @@ shapes: x (rows, classes), label (rows) -> out (rows, classes)
 dtypes: x float32 or float64; label of an integer dtype
 note: a scale of the logits and the cross entropy follow it, as in
   flow.nn.sparse_softmax_cross_entropy_with_logits(label, 64 * out)
-errors: in a run, a label outside [0, classes); the gradient of a cosine of exactly 1 or -1 is not finite where m1 is
-  not 1 or m2 not 0]=],
+note: where m1 is not 1 or m2 not 0, a cosine next to 1 or -1, or beyond by rounding, counts as 2^-23 away from it, in
+  float64 2^-50, and has no gradient
+errors: in a run, a label outside [0, classes)]=],
   function(given, _, signature)
     local x, label = given.x, given.label
     if #x.shape ~= 2 or tostring(label.shape) ~= "(" .. x.shape[0] .. ")" then
@@ -153,6 +154,8 @@ errors: in a run, a label outside [0, classes); the gradient of a cosine of exac
     local column = ops.apply("expand_dims", { label }, { axis = 1 })
     local target = ops.apply("dim_gather", { x, column }, { dim = 1 })
     if given.m1 ~= 1 or given.m2 ~= 0 then
+      local most = 1 - (x.dtype == "float64" and 2 ^ -50 or 2 ^ -23)
+      target = ops.apply("clip_by_value", { target }, { min = -most, max = most })
       target = ops.apply("cos", { ops.apply("acos", { target }) * given.m1 + given.m2 })
     end
     local is_target = ops.apply("one_hot", { label }, { depth = x.shape[1], dtype = "int8" })

@@ -19,8 +19,8 @@ end
 
 local diff_signature = signature("np.diff", { { "a", "any" }, { "n", "integer", 1 }, { "axis", "integer", -1 },
   { "prepend", "any?" }, { "append", "any?" } })
---- Each element less the one before it along `axis`, and of these again, `n` times over. `prepend` and `append` are what
---- stands before the first and behind the last, a number or slices: `np.diff(counts, { prepend = 0 })`.
+--- Each element less the one before it along `axis`, and of these again, `n` times over. `prepend` and `append` are
+--- what stands before the first and behind the last, a number or slices: `np.diff(counts, { prepend = 0 })`.
 --- @error n below 0; slices that do not fit
 function np.diff(...)
   local given = diff_signature:parse(...)

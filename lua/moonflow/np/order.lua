@@ -192,8 +192,9 @@ local function quantiles(given, whole, called)
       fail("invalid_argument", ("%s: q is from 0 to %d, got %g"):format(called, whole, share))
     end
     local place = (count - 1) * share / whole
-    local below = at(math.floor(place))
-    local result = place % 1 == 0 and below or below + (at(math.ceil(place)) - below) * (place % 1)
+    local below, above = at(math.floor(place)), at(math.ceil(place))
+    -- Between two infinities of one sign there is nothing else.
+    local result = np.where(below:eq(above), below, below + (above - below) * (place % 1))
     result = np.squeeze(np.where(is_unknown, np.nan, result), axis)
     return given.keepdims and result:reshape(ones) or result
   end

@@ -40,7 +40,10 @@ function Generator:uniform(...)
   if bounds then
     local low, high = unpack(bounds)
     check_all(high, low:gt(high), "high", "at least low", "np.random.uniform")
-    return ndarray.cast(low + (high - low) * self:uniform(0, 1, shape, "float64"), given.dtype)
+    local drawn = ndarray.cast(low + (high - low) * self:uniform(0, 1, shape, "float64"), given.dtype)
+    -- What is rounded up to `high` is drawn as seldom as `low` is.
+    low, high = ndarray.cast(low, given.dtype), ndarray.cast(high, given.dtype)
+    return np.where(drawn:ge(high), low, drawn)
   end
   return self:draw("random_uniform", given, { low = given.low, high = given.high }, "np.random.uniform")
 end

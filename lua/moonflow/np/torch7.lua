@@ -27,6 +27,8 @@ local function elements_of(class, what)
   return elements[word == "" and "Float" or word]
 end
 
+local MOST_REPEATED = 2 ^ 20  -- elements that a small storage may be repeated to
+
 local Reader = {}
 Reader.__index = Reader
 
@@ -108,6 +110,9 @@ function Reader:tensor(of)
     self:damaged("a tensor lies outside of its storage")
   end
   if is_dense then return storage:rows(first, count):reshape(sizes) end
+  if count > MOST_REPEATED + 16 * #storage then
+    self:damaged(("a tensor repeats %d elements until they are %.0f"):format(#storage, count))
+  end
   local places = core.array(first, "int64", {})
   for axis = 1, rank do
     local shape = {}
