@@ -144,7 +144,7 @@ class Device {
   virtual std::unique_ptr<Event> make_event() { return nullptr; }
   virtual void* allocate_staging(int64_t bytes) { return allocate(bytes); }
   virtual void free_staging(void* memory) noexcept { free(memory); }
-  // A launch that rewrites a value from one layout into another (one input, one output).
+  // A launch that rewrites a value from one layout into another. Throws Unsupported where rows must stand between them.
   virtual Launch reorder(const TensorType& type, const Layout& from, const Layout& to) = 0;
   // How many branches the steps of a plan may form, which go side by side (engine/branches.h), and a stream for one
   // beside `trunk`, which must outlive it: both note faults in one place.

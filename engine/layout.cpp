@@ -111,6 +111,19 @@ class LayoutStage {
     if (draft_.tapped(value)) result_.tap_sources[value] = in_layout(value, Layout{});
   }
 
+  // Not between all private forms there is a way on every device, and between rows and each of them there is one.
+  bool goes_directly(ValueId value, const Layout& wanted) const {
+    const Layout& from = result_.layouts[value];
+    if (from.row_major() || wanted.row_major()) return true;
+    try {
+      device_.reorder(draft_.type(value), from, wanted);
+      return true;
+    } catch (const Error& error) {
+      if (error.code != ErrorCode::Unsupported) throw;
+      return false;
+    }
+  }
+
   ValueId in_layout(ValueId value, const Layout& wanted) {
     if (result_.layouts[value] == wanted) {
       taken_as_made_[value] = true;
@@ -118,6 +131,7 @@ class LayoutStage {
     }
     for (const ValueId copy : copies_[value])
       if (result_.layouts[copy] == wanted) return copy;
+    if (!goes_directly(value, wanted)) return in_layout(in_layout(value, Layout{}), wanted);
     const ValueId copy = draft_.add_value(draft_.type(value), draft_.maker(value));
     result_.layouts.push_back(wanted);
     result_.origins.push_back(copy);

@@ -181,8 +181,10 @@ Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layo
     const int64_t bytes = from.bytes_of(type);
     return [bytes](const LaunchCall& call) { copy_bytes(call.outputs[0], call.inputs[0], bytes); };
   }
-  if (is_winograd_filter(to) && from.row_major()) return winograd_filter(to);
-  if (is_quantized(to) && from.row_major()) return quantizer(to);
+  if (is_winograd_filter(to) || is_quantized(to)) {
+    require(from.row_major(), ErrorCode::Unsupported, "such a form of a weight is made of rows");
+    return is_quantized(to) ? quantizer(to) : winograd_filter(to);
+  }
   const Blocked source = form_beside(type, from, to), target = form_beside(type, to, from);
   const bool is_simple = !source.is_padded() && !target.is_padded() && source.block_count + target.block_count < 2;
   if (!is_simple && !real_time) {

@@ -88,7 +88,11 @@ Launch reorder_padded(const TensorType& type, const Layout& padded, const Layout
 
 Launch reorder(const TensorType& type, const Layout& from, const Layout& to) {
   const auto is_plain = [](const Layout& layout) { return layout.row_major() || is_channels_last(layout); };
-  const bool pads = is_plain(from) && is_padded(to), unpads = is_padded(from) && is_plain(to);
+  // Where channels come last in the type, rows are what a padded form is of, and channels last in memory another order.
+  const auto fits = [](const Layout& padded, const Layout& other) {
+    return is_padded(padded) && (other.row_major() || (is_channels_last(other) && name_of(padded).front() != 'C'));
+  };
+  const bool pads = fits(to, from), unpads = fits(from, to);
   require(type.shape.rank() >= 3 && from != to && (pads || unpads || (is_plain(from) && is_plain(to))),
           ErrorCode::Unsupported, "no such change of layout of ", type, " on the gpu");
   if (pads || unpads) return reorder_padded(type, pads ? to : from, pads ? from : to, pads);

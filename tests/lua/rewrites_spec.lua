@@ -488,3 +488,79 @@ describe("updates that each read what the other writes", function()
     assert.truthy(problem.where:find("rewrites_spec.lua:", 1, true))
   end)
 end)
+
+describe("a filter that is computed", function()
+  local nn = flow.nn
+
+  -- What a body gives for arrays of these shapes, where `rows` is a function that leaves a value as it is, and where it
+  -- has a value go by rows.
+  local function alike(shapes, body)
+    local inputs = {}
+    for i, shape in ipairs(shapes) do
+      np.random.seed(i)
+      inputs[i] = np.random.uniform(-1, 1, shape):astype(flow.float)
+    end
+    local function by_rows(value)
+      return flow.reshape(flow.reshape(value, { value.shape:count() }), value.shape:table())
+    end
+    local function as_it_is(value) return value end
+    local got = run(inputs, function(x, w, f) return body(as_it_is, x, w, f) end)
+    local wanted = run(inputs, function(x, w, f) return body(by_rows, x, w, f) end)
+    checks.near(wanted, got, 1e-3)
+  end
+
+  it("by a convolution is one for Winograd's algorithm", function()
+    alike({ { 1, 16, 17, 17 }, { 16, 16, 3, 3 }, { 16, 16, 1, 1 } }, function(rows, x, w, f)
+      return nn.conv2d(x, rows(nn.conv2d(w, f)))
+    end)
+  end)
+
+  it("is one for groups, along one axis too", function()
+    alike({ { 2, 48, 9, 9 }, { 48, 16, 3, 3 }, { 16, 16, 1, 1 } }, function(rows, x, w, f)
+      return nn.conv2d(x, rows(nn.conv2d(w, f)), { groups = 3, padding = "SAME" })
+    end)
+    alike({ { 2, 48, 9, 9 }, { 48, 1, 3, 3 }, { 1, 1, 1, 1 } }, function(rows, x, w, f)
+      return nn.conv2d(x, rows(nn.conv2d(w, f)), { groups = 48, padding = "SAME" })
+    end)
+    alike({ { 2, 48, 9 }, { 48, 16, 3 }, { 16, 16, 1 } }, function(rows, x, w, f)
+      return nn.conv1d(x, rows(nn.conv1d(w, f)), { groups = 3, padding = "SAME" })
+    end)
+  end)
+
+  it("has gradients of both", function()
+    alike({ { 3, 2, 6, 3 }, { 12, 2, 3, 1 }, { 2, 2, 2, 2 } }, function(rows, x, w, f)
+      local one = nn.conv2d(x, w, { padding = "SAME", data_format = "NHWC", groups = 3 })
+      local other = nn.conv2d_transpose(rows(w), f)
+      return flow.gradients({ flow.math.reduce_sum(nn.relu(one)), flow.math.reduce_sum(nn.relu(other)) }, w)
+    end)
+  end)
+end)
+
+describe("images whose channels come first and last by turns", function()
+  for _, dtype in ipairs { "float32", "bfloat16", "float16" } do
+    it("are read as they are written, in " .. dtype, function()
+      local function flow_of(shapes, body)
+        local inputs = {}
+        for i, shape in ipairs(shapes) do
+          np.random.seed(i)
+          inputs[i] = np.random.uniform(-1, 1, shape):astype(dtype)
+        end
+        local function through(wide)
+          local given = {}
+          for i, x in ipairs(inputs) do given[i] = wide and x:astype(flow.double) or x end
+          return run(given, body):astype(flow.double)
+        end
+        checks.near(through(true), through(false), dtype == "float32" and 1e-4 or 0.15)
+      end
+      flow_of({ { 1, 8, 4, 3 }, { 16, 8, 1, 1 }, { 5, 1, 1, 3 } }, function(x, a, b)
+        return flow.nn.conv2d(flow.nn.conv2d(x, a), b, { data_format = "NHWC" })
+      end)
+      flow_of({ { 3, 8, 4, 3 }, { 8, 4, 1, 1 }, { 5, 1, 1, 3 } }, function(x, a, b)
+        return flow.nn.conv2d(flow.nn.conv2d_transpose(x, a), b, { data_format = "NHWC" })
+      end)
+      flow_of({ { 3, 4, 3, 8 }, { 8, 1, 1, 4 }, { 5, 4, 1, 1 } }, function(x, a, b)
+        return flow.nn.conv2d(flow.nn.conv2d_transpose(x, a, { data_format = "NHWC" }), b)
+      end)
+    end)
+  end
+end)
