@@ -256,8 +256,12 @@ class Editor::Terminal {
     el_set(edit_, EL_BIND, "\\e[3~", "ed-delete-next-char", nullptr);
     el_set(edit_, EL_BIND, "\\e[1~", "ed-move-to-beg", nullptr);
     el_set(edit_, EL_BIND, "\\e[4~", "ed-move-to-end", nullptr);
-    el_set(edit_, EL_BIND, "\\e[1;5C", "em-next-word", nullptr);
-    el_set(edit_, EL_BIND, "\\e[1;5D", "ed-prev-word", nullptr);
+    for (const char* key : {"\\e[1;5C", "\\e[1;3C"}) el_set(edit_, EL_BIND, key, "em-next-word", nullptr);
+    for (const char* key : {"\\e[1;5D", "\\e[1;3D"}) el_set(edit_, EL_BIND, key, "ed-prev-word", nullptr);
+    // Insert, both of Page and F5 to F12: letters of keys that mean nothing would be left in the line.
+    for (const int number : {2, 5, 6, 15, 17, 18, 19, 20, 21, 23, 24})
+      el_set(edit_, EL_BIND, ("\\e[" + std::to_string(number) + "~").c_str(), "ed-ignore", nullptr);
+    for (const char* key : {"\\eOP", "\\eOQ", "\\eOR", "\\eOS"}) el_set(edit_, EL_BIND, key, "ed-ignore", nullptr);
   }
   ~Terminal() { el_end(edit_); }
   Terminal(const Terminal&) = delete;
