@@ -151,6 +151,11 @@ local rows = {
     .. "nag rprop",
     "flow.optimizer.Adam and flow.optimizer.RMSProp are the nearest; a train job with flow.gradients and flow.assign "
     .. "has a rule of its own" },
+  { "flow.optimizer", "SparseAdam", "flow.optimizer.LazyAdam changes only the rows that were picked" },
+  { "flow.nn", "sampled_softmax_loss nce_loss", "draw classes with flow.np.random, hand them over as an input, gather "
+    .. "their rows, and give the products to flow.nn.sparse_softmax_cross_entropy_with_logits" },
+  { "flow flow.math", "searchsorted bucketize", "flow.math.reduce_sum(flow.cast(flow.expand_dims(x, -1):ge(bounds), "
+    .. "flow.int32), -1) is the class of each, between few bounds" },
   { "flow.optimizer", "LBFGS lbfgs cg",
     "flow.np.minimize(f, x) is L-BFGS, of a job that gives a loss and its gradients" },
   { "flow", "metrics", "they are sums of flow.np over predictions: np.mean(p:eq(labels)) is the accuracy, and "

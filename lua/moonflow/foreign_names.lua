@@ -6,7 +6,8 @@ local foreign_names = {}
 -- In a job.
 foreign_names.of_values = {
   linear = "flow.layers.dense", fully_connected = "flow.layers.dense", embedding = "flow.layers.embedding",
-  embedding_lookup = "flow.gather", cross_entropy = "flow.nn.CrossEntropyLoss",
+  embedding_lookup = "flow.gather", arcface = "flow.combined_margin_loss", cosface = "flow.combined_margin_loss",
+  infonce = "flow.nn.CrossEntropyLoss", ntxent = "flow.nn.CrossEntropyLoss", cross_entropy = "flow.nn.CrossEntropyLoss",
   crossentropyloss = "flow.nn.CrossEntropyLoss", binary_cross_entropy = "flow.nn.BCELoss",
   binary_cross_entropy_with_logits = "flow.nn.BCEWithLogitsLoss", take_along_dim = "flow.dim_gather",
   take_along_axis = "flow.dim_gather", diagonal = "flow.linalg.diag_part", cat = "flow.concat", view = "flow.reshape",

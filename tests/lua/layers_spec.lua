@@ -537,6 +537,18 @@ describe("composed ops", function()
     near(logits, np.array({ math.log(1 + math.exp(-0.2)), math.log(1 + math.exp(-0.9)) }, flow.float), 1e-6)
   end)
 
+  it("normalise by themselves in every precision", function()
+    local x = np.array({ { 1, 2, 4 }, { 3, 6, 5 }, { 8, 1, 0 } }, flow.float)
+    local function normal(dtype)
+      return checks.run({ x:astype(dtype) }, function(b)
+        local mean, variance = flow.nn.moments(b, { 0 })
+        return flow.nn.batch_normalization(b, mean, variance)
+      end):astype(flow.double)
+    end
+    checks.near(normal(flow.float), normal(flow.bfloat16), 0.05)
+    checks.near(normal(flow.float), normal(flow.float16), 0.01)
+  end)
+
   it("give several outputs as several values", function()
     local mean, variance = run(np.array({ { 1, 3 }, { 2, 2 } }, flow.float), function(b)
       return flow.nn.moments(b, { 1 })

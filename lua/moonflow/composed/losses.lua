@@ -148,7 +148,8 @@ define_loss("BCELoss", { { "input", "blob" }, { "target", "blob" }, { "weight", 
 The binary cross entropy of probabilities, in nats:
   -weight * (target * log(input) + (1 - target) * log(1 - input))
 A logarithm is taken of 2^-126 or more, so that the loss is finite (87.3 at most per element, where weight is 1) also
-where input is 0 or 1. BCEWithLogitsLoss is exact there.
+where input is 0 or 1. BCEWithLogitsLoss is exact there, and takes numbers that are no probabilities; here nothing looks
+whether input is within 0 and 1.
 dtypes: target may be of an integer dtype
 shapes: input and target alike; weight, a blob, an array or a number, broadcasts to them]],
 function(given)

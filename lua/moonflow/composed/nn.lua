@@ -308,9 +308,15 @@ define("batch_normalization", {
   { "variance_epsilon", "finite", 1e-5 }, { "axis", "integer", 1, text = "that of the channels" },
 }, "scale * (x - mean) / sqrt(variance + variance_epsilon) + offset, along `axis`.",
 function(given, t)
-  local dtype, size = given.mean.dtype, given.mean.shape[0]
-  local gamma, beta = given.scale or ops.filled(t, 1, dtype, size), given.offset or ops.filled(t, 0, dtype, size)
-  return ops.apply("batch_norm_infer", { given.x, gamma, beta, given.mean, given.variance },
+  -- What is of the channels is float32 beside a narrow x, also what flow.nn.moments has rounded.
+  local function of_channels(value)
+    return dtypes.narrow[value.dtype] and ops.apply("cast", { value }, { dtype = "float32" }) or value
+  end
+  local mean, variance = of_channels(given.mean), of_channels(given.variance)
+  local function filled(value) return ops.filled(t, value, mean.dtype, mean.shape[0]) end
+  local gamma = given.scale and of_channels(given.scale) or filled(1)
+  local beta = given.offset and of_channels(given.offset) or filled(0)
+  return ops.apply("batch_norm_infer", { given.x, gamma, beta, mean, variance },
     { axis = given.axis, epsilon = given.variance_epsilon }, given.name)
 end)
 
