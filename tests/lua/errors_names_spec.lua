@@ -51,7 +51,7 @@ describe("a name that is not there", function()
     golden_start("flow.optimizer has no 'Muon'; it has Adagrad, Adam, AdamW, ", ">>flow.optimizer.Muon(1)")
     -- The original's own misspelling, which is there for its scripts.
     assert.is_nil((told(">>flow.optimizer.Muon(1)"):find("PolynomialSchduler", 1, true)))
-    golden("flow.np has no 'insert'; did you mean flow.np.concat?", ">>np.insert()")
+    golden("flow.np has no 'extract'; did you mean flow.np.compress?", ">>np.extract()")
     golden("flow.np has no 'float'; did you mean flow.np.float32?", ">>np.zeros({ 2 }, np.float)")
     assert.is_nil((told(">>np.relu()"):find("flow.nn", 1, true)))
     golden("np.exp wants an ndarray, a table or a number, got a blob; values of a job are computed by functions of "
@@ -95,7 +95,9 @@ describe("a name that is not there", function()
     golden_start("'x' is a graph value and has no 'shapes'; did you mean 'shape'?", body [[
 >>  local n = x.shapes[0]
   return n]])
-    for key, named in pairs { ["0"] = "0", x = "a blob", ["np.zeros { 2 }"] = "an ndarray float32 (2)" } do
+    golden("'x' is a graph value with no data, so it has no element [x]; flow.where and flow.masked_fill choose by a "
+      .. "mask, and flow.gather takes rows", body(">>  local y = x[x]\n  return y"))
+    for key, named in pairs { ["0"] = "0", ["np.zeros { 2 }"] = "an ndarray float32 (2)" } do
       golden("'x' is a graph value with no data, so it has no element " .. named .. "; x:slice(\"0, 1:3\") and "
         .. "flow.gather take parts of it, and flow.dim_gather one element of each row",
         body(">>  local y = x[" .. key .. "]\n  return y"))
