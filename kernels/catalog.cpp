@@ -40,6 +40,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_matmul_update(*catalog);
   add_matmul_bfloat16_update(*catalog);
   add_conv(*catalog);
+  add_quantized_conv(*catalog);
   add_bias(*catalog);
   add_pool(*catalog);
   add_resample(*catalog);

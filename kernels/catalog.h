@@ -41,6 +41,7 @@ void add_matmul(Catalog& catalog);
 void add_matmul_update(Catalog& catalog);
 void add_matmul_bfloat16_update(Catalog& catalog);
 void add_conv(Catalog& catalog);
+void add_quantized_conv(Catalog& catalog);
 void add_bias(Catalog& catalog);
 void add_pool(Catalog& catalog);
 void add_resample(Catalog& catalog);

@@ -60,6 +60,7 @@ inline bool has_bias(ConvKind kind) {
 
 // What all convolutions have alike: their attributes, and the checked sizes of x (*) filter.
 std::vector<AttrDef> conv_attrs(int spatial_axes);
+std::vector<AttrDef> conv_window_attrs(int spatial_axes);  // those without a choice of the way to compute it
 AttrDef shape_attr(const char* of);
 AttrDef activation_attr();
 // The activation of an op that may have one.

@@ -1,10 +1,11 @@
 // The attributes of convolutions, and the checked sizes they lead to.
 #include "kernels/conv.h"
+#include "kernels/quantized_conv.h"
 
 namespace moonflow {
 
-std::vector<AttrDef> conv_attrs(int spatial_axes) {
-  std::vector<AttrDef> attrs = {
+std::vector<AttrDef> conv_window_attrs(int spatial_axes) {
+  return {
       {"strides", Ints{1}, "steps of the window: one number, or one for each spatial axis"},
       padding_attr(),
       data_format_attr({spatial_axes, false}),
@@ -14,6 +15,10 @@ std::vector<AttrDef> conv_attrs(int spatial_axes) {
        "As many as channels make it a depthwise convolution"},
       pads_attr(),
   };
+}
+
+std::vector<AttrDef> conv_attrs(int spatial_axes) {
+  std::vector<AttrDef> attrs = conv_window_attrs(spatial_axes);
   if (spatial_axes == 2) {
     attrs.push_back(
         {"algorithm", std::string("auto"),
@@ -81,7 +86,7 @@ Conv conv_of(const Attrs& attrs, const Shape& x, const Shape& filter, int spatia
                           attrs.ints("pads"),
                           false});
   conv.out = {conv.image.batch, size.batch, conv.windows[0].out, conv.windows[1].out};
-  if (spatial_axes == 1) return conv;
+  if (!attrs.find("algorithm")) return conv;
   const std::string& algorithm = attrs.string("algorithm");
   require(algorithm == "auto" || algorithm == "direct" || algorithm == "winograd" || algorithm == "timed",
           ErrorCode::InvalidArgument, "algorithm is \"", algorithm,
@@ -97,6 +102,27 @@ Conv conv_of_inputs(ConvKind kind, const Attrs& attrs, const Shape& first, const
   require(first == conv.out.shape(conv.format), ErrorCode::ShapeMismatch, "dy is ", first, ", wanted ",
           conv.out.shape(conv.format));
   return conv;
+}
+
+// ---- of bytes -------------------------------------------------------------------------------------------------------
+
+std::vector<AttrDef> quantized_conv_attrs() {
+  std::vector<AttrDef> attrs = conv_window_attrs(2);
+  attrs.push_back({"zero_point", int64_t{0}, "the place of x that stands for zero, and lies around its edges"});
+  return attrs;
+}
+
+QuantizedConv quantized_conv_of(const Attrs& attrs, const TensorType& x, const Shape& filter) {
+  const bool is_signed = x.dtype == DType::Int8;
+  const QuantizedConv sizes{conv_of(attrs, x.shape, filter, 2), attrs.integer("zero_point"), is_signed};
+  constexpr int64_t kPlaces = 256, kMostTerms = 65536;  // times 255 * 128, which is below 2^31
+  const int64_t lowest = is_signed ? -128 : 0;
+  require(sizes.unsigned_zero() >= 0 && sizes.unsigned_zero() < kPlaces, ErrorCode::OutOfRange, "zero_point is ",
+          sizes.zero_point, ", x is ", x.dtype, ", wanted ", lowest, " to ", lowest + kPlaces - 1);
+  const int64_t terms = filter.count() / sizes.conv.filters();
+  require(terms <= kMostTerms, ErrorCode::Unsupported, "each sum has ", terms, " terms, which 32 bits may not hold; ",
+          kMostTerms, " at most are supported");
+  return sizes;
 }
 
 }  // namespace moonflow

@@ -20,6 +20,7 @@
 #include "kernels/cpu/blocked.h"
 #include "kernels/cpu/box.h"
 #include "kernels/cpu/conv.h"
+#include "kernels/cpu/conv_quantized.h"
 #include "kernels/cpu/image_layouts.h"
 #include "kernels/cpu/matmul_quantized.h"
 #include "kernels/cpu/onednn.h"
@@ -181,9 +182,9 @@ Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layo
     const int64_t bytes = from.bytes_of(type);
     return [bytes](const LaunchCall& call) { copy_bytes(call.outputs[0], call.inputs[0], bytes); };
   }
-  if (is_winograd_filter(to) || is_quantized(to)) {
+  if (is_winograd_filter(to) || is_quantized(to) || is_quantized_filter(to)) {
     require(from.row_major(), ErrorCode::Unsupported, "such a form of a weight is made of rows");
-    return is_quantized(to) ? quantizer(to) : winograd_filter(to);
+    return is_quantized_filter(to) ? quantized_filter(to) : is_quantized(to) ? quantizer(to) : winograd_filter(to);
   }
   const Blocked source = form_beside(type, from, to), target = form_beside(type, to, from);
   const bool is_simple = !source.is_padded() && !target.is_padded() && source.block_count + target.block_count < 2;
@@ -227,7 +228,7 @@ Launch CpuDevice::reorder_primitive(const Blocked& from, const Blocked& to, cons
 std::string CpuDevice::describe(const Layout& layout) const {
   if (layout.row_major()) return "rows";
   if (is_winograd_filter(layout)) return "winograd";
-  if (is_quantized(layout)) return "8 bits";
+  if (is_quantized(layout) || is_quantized_filter(layout)) return "8 bits";
   return is_blocked(layout) ? blocked({}, layout).name() : "private";
 }
 
@@ -279,6 +280,15 @@ bool has_tiles() {
 #endif
   }();
   return has;
+}
+
+bool has_byte_products() {
+#ifdef MOONFLOW_SIMD_VERSIONS
+  static const bool has = simd() == Simd::Avx512 && __builtin_cpu_supports("avx512vnni");
+  return has;
+#else
+  return false;
+#endif
 }
 
 ThreadLimit::ThreadLimit(int threads) { omp_set_num_threads(threads); }

@@ -103,6 +103,8 @@ Layout image_layout_like(const Layout& model, const TensorType& model_type, cons
   return model.row_major() ? Layout{} : image_layout(type, lanes_of(blocked(model_type, model)), format);
 }
 
+Layout channels_last(const TensorType& type, const ImageFormat& format) { return image_layout(type, 0, format); }
+
 void lie_alike(LayoutCall& call, int image) {
   const ImageFormat format = image_format(call.attrs.string("data_format"), 2);
   const TensorType& model_type = call.input_types[image];

@@ -24,6 +24,9 @@ Layout reshaped_image(const TensorType& type, const Layout& layout, const Tensor
 Layout image_layout_like(const Layout& model, const TensorType& model_type, const TensorType& type,
                          const ImageFormat& format);
 
+// That of an image with all channels of a place side by side.
+Layout channels_last(const TensorType& type, const ImageFormat& format);
+
 // For ops that take an image as it comes, in rows or in blocks of channels, and give an image in the same form. `image`
 // is the input whose form counts; the others are asked for in that form too. The attributes have a data_format.
 void lie_alike(LayoutCall& call, int image);

@@ -96,6 +96,9 @@ Simd simd();
 // Whether there are the tile registers of AMX for bfloat16, and the system lets this process use them. Not where
 // MOONFLOW_SIMD says "avx512" or less.
 bool has_tiles();
+// Whether there is an instruction for the products of four bytes by four each lane (AVX512_VNNI). Not where
+// MOONFLOW_SIMD says "avx2" or less.
+bool has_byte_products();
 
 #ifdef MOONFLOW_SIMD_VERSIONS
 
