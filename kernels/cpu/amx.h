@@ -60,6 +60,11 @@ template <int kSum, int kLeft, int kRight>
 [[gnu::always_inline]] inline void multiply() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight));
 }
+// sum += left * right, of four bytes each, those of left without signs and those of right with them, in 32 bits.
+template <int kSum, int kLeft, int kRight>
+[[gnu::always_inline]] inline void multiply_bytes() {
+  asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight));
+}
 
 #elif defined(MOONFLOW_SIMULATED_AVX512)
 

@@ -80,76 +80,6 @@ inline void repeat(const char* from, Vector& to) {
   std::memcpy(&to, &all, sizeof to);
 }
 
-// ---- the work ------------------------------------------------------------------------------------------------------
-
-struct Work {
-  QuantizedConv sizes;
-  PackedFilter filter;
-  SeenImage image;
-  bool depthwise;
-  // Bytes that are multiplied one after the other begin so far from the window's: those of a tap, or of a row of them.
-  std::vector<int64_t> runs;
-  int64_t run_bytes;
-  bool has_bias;
-  // From a place of the result to the next, in floats, from a channel and from an image.
-  int64_t out_place, out_channel, out_image;
-
-  int64_t width() const { return sizes.conv.out.width; }
-  int64_t places() const { return sizes.conv.out.height * width(); }
-  // Of the window of a place.
-  int64_t window(int64_t place) const {
-    const Windows& windows = sizes.conv.windows;
-    const int64_t y = windows[0].start(place / width()) + image.top;
-    const int64_t x = windows[1].start(place % width()) + image.left;
-    return y * image.row_bytes() + x * image.place_bytes();
-  }
-};
-
-// By filter, of whole blocks: what its sums are short of, and how they become results.
-struct Ends {
-  const int32_t* zeros;
-  const float *scales, *biases;
-};
-
-struct Factors {
-  const char *images, *filter;
-  Ends ends;
-  float* out;
-};
-
-// Some places of an image, and some blocks.
-struct Share {
-  int64_t image, first_place, last_place, first_block, last_block;
-};
-
-// What sums become, of some neighbouring places by the filters of blocks: (places, blocks, lanes), as they are stored
-// aligned. In the first of these blocks there are `filters`, which may be more than in all.
-template <class R>
-inline void end_sums(const Work& work, const Ends& ends, const int32_t* sums, int64_t places, int64_t blocks,
-                     int64_t block, int64_t filters, float* out) {
-  constexpr int64_t kLanes = R::kWidth;
-  for (int64_t b = 0; b < blocks; ++b) {
-    const typename R::Integers zeros =
-        typename R::Integers(*reinterpret_cast<const typename R::StoredIntegers*>(ends.zeros + (block + b) * kLanes));
-    const typename R::Vector scales = R::at(ends.scales + (block + b) * kLanes),
-                             biases = R::at(ends.biases + (block + b) * kLanes);
-    const int64_t count = std::min(kLanes, filters - b * kLanes);
-    for (int64_t p = 0; p < places; ++p) {
-      const typename R::Integers whole =
-          typename R::Integers(*reinterpret_cast<const typename R::StoredIntegers*>(sums + (p * blocks + b) * kLanes));
-      const typename R::Vector ended = __builtin_convertvector(whole - zeros, typename R::Vector) * scales + biases;
-      float* const to = out + p * work.out_place + b * kLanes * work.out_channel;
-      if (count == kLanes && work.out_channel == 1) {
-        R::at(to) = ended;
-        continue;
-      }
-      float lanes[kLanes];
-      R::at(lanes) = ended;
-      for (int64_t lane = 0; lane < count; ++lane) to[lane * work.out_channel] = lanes[lane];
-    }
-  }
-}
-
 // ---- of all channels of a group ------------------------------------------------------------------------------------
 
 // As many places as registers hold sums beside two of filters, and as have a pointer each.
@@ -157,7 +87,7 @@ template <class R>
 constexpr int kMostPlaces = R::kCount == 32 ? 8 : 6;
 
 template <class M, class R, int kPlaces, int kBlocks>
-inline void sum_places(const Work& work, const char* const* windows, const char* filter, int32_t* stored) {
+inline void sum_places(const ByteConv& work, const char* const* windows, const char* filter, int32_t* stored) {
   const int64_t block_bytes = work.filter.block_bytes();
   typename R::Integers sums[kPlaces][kBlocks] = {};
   for (const int64_t run : work.runs) {
@@ -191,7 +121,7 @@ inline void sum_places(const Work& work, const char* const* windows, const char*
 
 // So many neighbouring places by so many blocks of a group.
 template <class M, class R, int kPlaces, int kBlocks>
-void multiply_tile(const Work& work, const Factors& factors, int64_t image, int64_t place, int64_t block) {
+void multiply_tile(const ByteConv& work, const ByteFactors& factors, int64_t image, int64_t place, int64_t block) {
   const int64_t group = block / work.filter.group_blocks(), in_group = block % work.filter.group_blocks();
   const char* const from =
       factors.images + image * work.image.image_bytes() + group * work.image.channels * work.image.element;
@@ -206,7 +136,7 @@ void multiply_tile(const Work& work, const Factors& factors, int64_t image, int6
 }
 
 template <class M, class R, int kBlocks>
-void multiply_blocks(const Work& work, const Factors& factors, const Share& share, int64_t block) {
+void multiply_blocks(const ByteConv& work, const ByteFactors& factors, const ByteShare& share, int64_t block) {
   const int64_t count = share.last_place - share.first_place, tiles = divide_up(count, kMostPlaces<R>);
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const int64_t first = count * tile / tiles, places = count * (tile + 1) / tiles - first;
@@ -220,7 +150,7 @@ void multiply_blocks(const Work& work, const Factors& factors, const Share& shar
 }
 
 template <class M, class R>
-void multiply(const Work& work, const Factors& factors, const Share& share) {
+void multiply(const ByteConv& work, const ByteFactors& factors, const ByteShare& share) {
   const int64_t of_group = work.filter.group_blocks();
   for (int64_t block = share.first_block, taken; block < share.last_block; block += taken) {
     taken = block + 1 < share.last_block && (block + 1) % of_group != 0 ? 2 : 1;
@@ -232,7 +162,7 @@ void multiply(const Work& work, const Factors& factors, const Share& share) {
 // ---- of each channel -----------------------------------------------------------------------------------------------
 
 template <class M, class R, int kPlaces>
-void multiply_each_tile(const Work& work, const Factors& factors, int64_t image, int64_t place, int64_t block) {
+void multiply_each_tile(const ByteConv& work, const ByteFactors& factors, int64_t image, int64_t place, int64_t block) {
   const char* const from = factors.images + image * work.image.image_bytes() + block * R::kWidth * work.image.element;
   const char* windows[kPlaces];
   typename R::Integers sums[kPlaces];
@@ -261,7 +191,7 @@ void multiply_each_tile(const Work& work, const Factors& factors, int64_t image,
 }
 
 template <class M, class R>
-void multiply_each(const Work& work, const Factors& factors, const Share& share) {
+void multiply_each(const ByteConv& work, const ByteFactors& factors, const ByteShare& share) {
   for (int64_t block = share.first_block; block < share.last_block; ++block) {
     for (int64_t place = share.first_place, taken; place < share.last_place; place += taken) {
       taken = std::min<int64_t>(kMostPlaces<R>, share.last_place - place);
@@ -276,11 +206,12 @@ void multiply_each(const Work& work, const Factors& factors, const Share& share)
 // ---- shares --------------------------------------------------------------------------------------------------------
 
 template <class M, class R>
-void multiply_share(const Work& work, const Factors& factors, const Share& share) {
+void multiply_share(const ByteConv& work, const ByteFactors& factors, const ByteShare& share) {
   work.depthwise ? multiply_each<M, R>(work, factors, share) : multiply<M, R>(work, factors, share);
 }
 
-void multiply_share(const Work& work, const Factors& factors, const Share& share) {
+void multiply_share(const ByteConv& work, const ByteFactors& factors, const ByteShare& share) {
+  if (work.in_tiles) return multiply_tiles(work, factors, share);
   widest_register([&](auto wide) {
     using R = decltype(wide);
 #ifdef MOONFLOW_SIMD_VERSIONS
@@ -293,14 +224,14 @@ void multiply_share(const Work& work, const Factors& factors, const Share& share
 }
 
 // Rows of the results that all filters meet together, as their images stay in the second cache.
-int64_t rows_together(const Work& work) {
+int64_t rows_together(const ByteConv& work) {
   constexpr int64_t kNear = 1 << 18;
   const int64_t down = work.sizes.conv.windows[0].stride * work.image.row_bytes();
   return std::max<int64_t>(1, kNear / std::max<int64_t>(1, down));
 }
 
 // Each thread has rows of the images, or blocks of filters where those are more to read.
-void multiply_all(const Work& work, const Factors& factors) {
+void multiply_all(const ByteConv& work, const ByteFactors& factors) {
   const ImageSize& out = work.sizes.conv.out;
   const int64_t blocks = work.filter.blocks(), rows = out.batch * out.height, together = rows_together(work);
   const auto share_rows = [&](int64_t first, int64_t last, int64_t first_block, int64_t last_block) {
@@ -320,12 +251,12 @@ void multiply_all(const Work& work, const Factors& factors) {
 
 // ---- the launch ----------------------------------------------------------------------------------------------------
 
-Work work_of(const QuantizedConv& sizes, const KernelCall& call) {
+ByteConv work_of(const QuantizedConv& sizes, const KernelCall& call) {
   const Conv& conv = sizes.conv;
   const PackedFilter filter = packed_filter(conv);
   const SeenImage image(sizes, filter,
                         *channel_form(call.inputs[0], call.input_layouts[0], conv.format.channel_axis()));
-  Work work{sizes, filter, image, is_depthwise(conv), {}, 0, call.has(3), 0, 0, 0};
+  ByteConv work{sizes, filter, image, is_depthwise(conv), {}, 0, call.has(3), 0, 0, 0, false};
   const Window &down = conv.windows[0], &across = conv.windows[1];
   const bool in_rows = !work.depthwise && across.dilation == 1 && image.groups == 1;
   for (int64_t i = 0; i < down.size; ++i)
@@ -336,11 +267,12 @@ Work work_of(const QuantizedConv& sizes, const KernelCall& call) {
   work.out_place = last ? conv.filters() : 1;
   work.out_channel = last ? 1 : work.places();
   work.out_image = conv.filters() * work.places();
+  work.in_tiles = byte_tiles_fit(work);
   return work;
 }
 
 // In what whole blocks have room for.
-Ends ends_of(const Work& work, const LaunchCall& call, const void* filter, char* scratch) {
+ByteEnds ends_of(const ByteConv& work, const LaunchCall& call, const void* filter, char* scratch) {
   const PackedFilter& form = work.filter;
   const int32_t* const sums = static_cast<const int32_t*>(filter);
   int32_t* const zeros = reinterpret_cast<int32_t*>(scratch);
@@ -375,7 +307,7 @@ void quantized_conv_layouts(const QuantizedConv& sizes, LayoutCall& call) {
 
 Launch quantized_conv(const QuantizedConv& sizes, KernelCall& call) {
   if (call.outputs[0].count() == 0) return [](const LaunchCall&) {};
-  const Work work = work_of(sizes, call);
+  const ByteConv work = work_of(sizes, call);
   const bool packs = call.input_layouts[1].row_major();
   const Launch pack = packs ? quantized_filter(marked_layout(work.filter, work.filter.bytes())) : Launch{};
   const int64_t ends_bytes = 3 * work.filter.sums_bytes(), filter_bytes = packs ? aligned(work.filter.bytes()) : 0;
@@ -390,7 +322,7 @@ Launch quantized_conv(const QuantizedConv& sizes, KernelCall& call) {
     }
     char* const images = work.image.is_given ? static_cast<char*>(at.inputs[0]) : scratch + ends_bytes + filter_bytes;
     see_images(work.sizes, work.image, at.input<uint8_t>(0), images);
-    const Ends ends = ends_of(work, at, filter, scratch);
+    const ByteEnds ends = ends_of(work, at, filter, scratch);
     multiply_all(work,
                  {images, static_cast<const char*>(filter) + work.filter.sums_bytes(), ends, at.output<float>(0)});
   };

@@ -3,8 +3,12 @@
 // channels as bytes, or two as words of 16 bits where the processor has no instruction for the former.
 #pragma once
 
+#include <cstring>
+#include <vector>
+
 #include "kernels/cpu/image_layouts.h"
 #include "kernels/cpu/rounding.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/quantized_conv.h"
 
 namespace moonflow::cpu {
@@ -58,5 +62,80 @@ struct SeenImage {
 
 // All images of x, unless they are given so.
 void see_images(const QuantizedConv& sizes, const SeenImage& image, const uint8_t* x, void* to);
+
+// ---- the product ---------------------------------------------------------------------------------------------------
+
+struct ByteConv {
+  QuantizedConv sizes;
+  PackedFilter filter;
+  SeenImage image;
+  bool depthwise;
+  // Bytes that are multiplied one after the other begin so far from the window's: those of a tap, or of a row of them.
+  std::vector<int64_t> runs;
+  int64_t run_bytes;
+  bool has_bias;
+  // From a place of the result to the next, in floats, from a channel and from an image.
+  int64_t out_place, out_channel, out_image;
+  bool in_tiles;  // byte_tiles_fit
+
+  int64_t width() const { return sizes.conv.out.width; }
+  int64_t places() const { return sizes.conv.out.height * width(); }
+  // Of the window of a place.
+  int64_t window(int64_t place) const {
+    const Windows& windows = sizes.conv.windows;
+    const int64_t y = windows[0].start(place / width()) + image.top;
+    const int64_t x = windows[1].start(place % width()) + image.left;
+    return y * image.row_bytes() + x * image.place_bytes();
+  }
+};
+
+// By filter, of whole blocks: what its sums are short of, and how they become results.
+struct ByteEnds {
+  const int32_t* zeros;
+  const float *scales, *biases;
+};
+
+struct ByteFactors {
+  const char *images, *filter;
+  ByteEnds ends;
+  float* out;
+};
+
+// Some places of an image, and some blocks.
+struct ByteShare {
+  int64_t image, first_place, last_place, first_block, last_block;
+};
+
+// What sums become, of some neighbouring places by the filters of blocks: (places, blocks, lanes), as they are stored
+// aligned. In the first of these blocks there are `filters`, which may be more than in all.
+template <class R>
+inline void end_sums(const ByteConv& work, const ByteEnds& ends, const int32_t* sums, int64_t places, int64_t blocks,
+                     int64_t block, int64_t filters, float* out) {
+  constexpr int64_t kLanes = R::kWidth;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const typename R::Integers zeros =
+        typename R::Integers(*reinterpret_cast<const typename R::StoredIntegers*>(ends.zeros + (block + b) * kLanes));
+    const typename R::Vector scales = R::at(ends.scales + (block + b) * kLanes),
+                             biases = R::at(ends.biases + (block + b) * kLanes);
+    const int64_t count = std::min(kLanes, filters - b * kLanes);
+    for (int64_t p = 0; p < places; ++p) {
+      const typename R::Integers whole =
+          typename R::Integers(*reinterpret_cast<const typename R::StoredIntegers*>(sums + (p * blocks + b) * kLanes));
+      const typename R::Vector ended = __builtin_convertvector(whole - zeros, typename R::Vector) * scales + biases;
+      float* const to = out + p * work.out_place + b * kLanes * work.out_channel;
+      if (count == kLanes && work.out_channel == 1) {
+        R::at(to) = ended;
+        continue;
+      }
+      float lanes[kLanes];
+      R::at(lanes) = ended;
+      for (int64_t lane = 0; lane < count; ++lane) to[lane * work.out_channel] = lanes[lane];
+    }
+  }
+}
+
+// In the tile registers of AMX, where they fit: whole rows.
+bool byte_tiles_fit(const ByteConv& work);
+void multiply_tiles(const ByteConv& work, const ByteFactors& factors, const ByteShare& share);
 
 }  // namespace moonflow::cpu
