@@ -360,6 +360,14 @@ std::vector<ValueId> cast_grad(GradCall& call) {
   return {call.op("cast", {call.grads[0]}, {{"dtype", from}})};
 }
 
+// The elements of either dtype lie alike. Those that pad an image are zeros in both.
+void keep_layout_of_cast(LayoutCall& call) {
+  Layout& x = call.inputs[0];
+  if (!cpu::is_blocked(x)) x = {};
+  call.outputs[0] =
+      x.row_major() ? Layout{} : cpu::layout_of(cpu::blocked(call.input_types[0], x), call.output_types[0]);
+}
+
 void add_cast(Catalog& catalog) {
   OpDef op;
   op.name = op.lua = "cast";
@@ -380,7 +388,7 @@ void add_cast(Catalog& catalog) {
                                     [&](auto from) { return launch_over(unary_loop<F, decltype(from)>(F{}), call); });
               });
             },
-            [](LayoutCall& call) { keep_layout(call, [] { return true; }); }};
+            keep_layout_of_cast};
   op.examples = {{{{DType::Float32, {2, 3}}}, {{"dtype", DType::Float64}}},
                  {{{DType::Int32, {5}}}, {{"dtype", DType::Float32}}},
                  {{{DType::Float32, {4}}}, {{"dtype", DType::Int8}}, -200, 200},

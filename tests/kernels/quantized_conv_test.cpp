@@ -116,6 +116,27 @@ TEST_CASE("a convolution of bytes takes the greatest there are") {
   }
 }
 
+TEST_CASE("a cast of an image leaves it as it lies, so that bytes are convolved as they were computed") {
+  const Bench bench;
+  const ImageFormat format = image_format("NCHW", 2);
+  const auto last = [&](const TensorType& type) { return cpu::channels_last(type, format); };
+  const auto blocks = [&](const TensorType& type) { return cpu::in_blocks(type, {}, format); };
+  const auto check = [&](DType from, DType to, const auto& offered) {
+    const TensorType x{from, {2, 20, 3, 4}}, out{to, x.shape};
+    const Trial trial = draw(bench.catalog->at("cast"), {{x}, {{"dtype", to}}, 0, 255, 256}, 1);
+    const Layouts layouts = layouts_of(trial, *bench.device, offered);
+    CHECK(layouts.inputs[0] == offered(x));
+    CHECK(layouts.outputs[0] == offered(out));
+    const Launched got = launch(trial, *bench.device, nullptr, layouts);
+    CHECK(got.damage == "");
+    CHECK(same(got.outputs[0], launch(trial, *bench.device).outputs[0]));
+  };
+  for (const auto& [from, to] : {std::pair(DType::Float32, DType::UInt8), std::pair(DType::Int8, DType::Float32)}) {
+    check(from, to, last);
+    check(from, to, blocks);
+  }
+}
+
 TEST_CASE("a convolution of bytes refuses what it cannot sum, and a zero point that is no byte") {
   const Bench bench;
   const auto infer_of = [&](DType dtype, int64_t channels, int64_t zero) {
