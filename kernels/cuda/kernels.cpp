@@ -28,6 +28,7 @@ Kernels make_kernels() {
   add_moments(kernels);
   add_norm(kernels);
   add_pool(kernels);
+  add_quantized_conv(kernels);
   add_random(kernels);
   add_reduce(kernels);
   add_resample(kernels);

@@ -57,6 +57,7 @@ void add_matmul(Kernels& kernels);
 void add_moments(Kernels& kernels);
 void add_norm(Kernels& kernels);
 void add_pool(Kernels& kernels);
+void add_quantized_conv(Kernels& kernels);
 void add_random(Kernels& kernels);
 void add_reduce(Kernels& kernels);
 void add_resample(Kernels& kernels);
