@@ -494,9 +494,11 @@ function Model:__call(...)
   local values = bind(self, ...)
   local placed = t.placements[#t.placements]
   local where = placed and placed.where or t.where
+  local on_cpu = type(where) ~= "number"  -- the index of a gpu
   local reading = setmetatable({
-    widens = type(where) ~= "number",  -- the index of a gpu
+    widens = on_cpu, in_bytes = on_cpu and t.type == "predict",
     model = self, file = self.file, opset = self.opset, trace = t, wanted = self._wanted, constants = {}, floats = {},
+    dequantized = {},
   }, Reading)
   -- What is called twice has its ops numbered, as layers that share their variables.
   return scope.reuse_variables(function()

@@ -130,6 +130,150 @@ describe("quantised models", function()
     end
   end)
 
+  -- The sums of a convolution of {1, channels, rows, columns} by {filters, channels / groups, 3, 3} with a border of
+  -- one, as a nested table.
+  local function sums_of(x, x_zero, w, w_zero, groups)
+    local places, taps = x:totable()[1], w:totable()
+    local rows, columns, own = #places[1], #places[1][1], #taps[1]
+    local all = {}
+    for f, filter in ipairs(taps) do
+      local first = math.floor((f - 1) / (#taps / groups)) * own
+      all[f] = {}
+      for row = 1, rows do
+        all[f][row] = {}
+        for column = 1, columns do
+          local sum = 0
+          for c = 1, own do
+            for i = -1, 1 do
+              for k = -1, 1 do
+                local place = (places[first + c][row + i] or {})[column + k]
+                if place then sum = sum + (place - x_zero) * (filter[c][i + 2][k + 2] - w_zero) end
+              end
+            end
+          end
+          all[f][row][column] = sum
+        end
+      end
+    end
+    return { all }
+  end
+
+  local function layer_given(dtype, filter_dtype, channels, filters, groups, columns)
+    local x = (np.arange(channels * 5 * columns) * 91 % 256):astype("int64")
+    local w = (np.arange(filters * channels / groups * 9) * 53 % 256):astype("int64")
+    return x:astype(dtype):reshape { 1, channels, 5, columns },
+      w:astype(filter_dtype):reshape { filters, channels / groups, 3, 3 }
+  end
+
+  local bordered = { pads = { ints = { 1, 1, 1, 1 } } }
+
+  local function is_in_bytes(job) return job:summary { plan = true }:find("quantized_conv2d", 1, true) ~= nil end
+
+  it("convolve what they dequantise in bytes, exactly", function()
+    for _, case in ipairs {
+      { "uint8", 128, "int8", 0, 16, 20, 1, 6 }, { "int8", -3, "int8", 0, 5, 4, 1, 7 },
+      { "uint8", 7, "uint8", 128, 6, 6, 6, 6 }, { "int8", -128, "uint8", 128, 64, 16, 1, 9 },
+    } do
+      local dtype, zero, filter_dtype, filter_zero, channels, filters, groups, columns = unpack(case)
+      local x, w = layer_given(dtype, filter_dtype, channels, filters, groups, columns)
+      local scales, bias = {}, {}
+      for f = 1, filters do scales[f], bias[f] = f % 3 == 0 and 0.5 or 2, f - 2 end
+      local function given(scale)
+        return {
+          inputs = { models.value("x", x.shape:table(), dtype) }, nodes = {
+            node("DequantizeLinear", { "x", "xs", "xz" }, { "xf" }),
+            node("DequantizeLinear", { "w", "ws", "wz" }, { "wf" }, { axis = { i = 0 } }),
+            node("Conv", { "xf", "wf", "b" }, { "y" }, { pads = bordered.pads, group = { i = groups } }),
+          }, weights = {
+            xs = number(0.25), xz = number(zero, dtype), w = w, ws = floats(scale), b = floats(bias),
+            wz = np.full({ filters }, filter_zero):astype(filter_dtype),
+          },
+        }
+      end
+      local job = job_of(flow.onnx.load(write(given(scales))), x.shape:table(), dtype)
+      local y, sums = job(x):totable()[1], sums_of(x, zero, w, filter_zero, groups)[1]
+      assert.is_true(is_in_bytes(job))
+      -- All of these numbers are float32's: sums below 2^24 and powers of two.
+      for f = 1, filters do
+        for row = 1, 5 do
+          for column = 1, columns do
+            assert.equal(sums[f][row][column] * 0.25 * scales[f] + bias[f], y[f][row][column])
+          end
+        end
+      end
+      flow.clear_default_session()
+    end
+  end)
+
+  it("are computed in floats where their zero points are not one number, and where a job trains", function()
+    local given, w = layer_given("uint8", "int8", 4, 4, 1, 6)
+    local sizes = given.shape:table()
+    local function model(zeros)
+      return flow.onnx.load(write {
+        inputs = { models.value("x", sizes, "uint8") }, nodes = {
+          node("DequantizeLinear", { "x", "xs", "xz" }, { "xf" }),
+          node("DequantizeLinear", { "w", "ws", "wz" }, { "wf" }, { axis = { i = 0 } }),
+          node("Conv", { "xf", "wf" }, { "y" }, bordered),
+        }, weights = {
+          xs = number(0.5), xz = number(3, "uint8"), w = w, ws = floats { 1, 2, 1, 2 }, wz = bytes(zeros, "int8"),
+        },
+      })
+    end
+    local moved = job_of(model { 0, 1, 0, 0 }, sizes, "uint8")
+    moved(given)
+    assert.is_false(is_in_bytes(moved))
+    flow.clear_default_session()
+    local net = model { 0, 0, 0, 0 }
+    local images = flow.typing.Numpy.Placeholder(sizes, { dtype = "uint8" })
+    local train = flow.global_function {
+      name = "train", type = "train", inputs = { x = images }, returns = flow.typing.Numpy,
+    } (function(x)
+      local loss = flow.math.reduce_mean(net(x))
+      flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 })):minimize(loss)
+      return loss
+    end)
+    train(given)
+    assert.is_false(is_in_bytes(train))
+  end)
+
+  it("have layers and sums in bytes, which are written and read again", function()
+    local x, w = layer_given("uint8", "int8", 8, 3, 1, 6)
+    local sums = sums_of(x, 9, w, 0, 1)
+    local job = job_of(flow.onnx.load(write {
+      inputs = { models.value("x", x.shape:table(), "uint8") }, weights = { w = w, xz = number(9, "uint8") },
+      nodes = { node("ConvInteger", { "x", "w", "xz" }, { "y" }, bordered) },
+    }), x.shape:table(), "uint8")
+    same(sums, job(x))
+    assert.is_true(is_in_bytes(job))
+    local path = os.tmpname()
+    job:export_onnx(path)
+    local again = job_of(flow.onnx.load(path, { name = "again" }), x.shape:table(), "uint8")
+    same(sums, again(x))
+    assert.is_true(is_in_bytes(again))
+    os.remove(path)
+    local whole = result_of(x, {
+      weights = {
+        w = w, xz = number(9, "uint8"), xs = number(0.5), ws = floats { 0.5, 0.25, 0.5 },
+        wz = bytes({ 0, 0, 0 }, "int8"), ys = number(64), yz = number(100, "uint8"),
+        b = np.array { 64, -32, 0 }:astype("int32"),
+      },
+      nodes = { node("QLinearConv", { "x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b" }, { "y" }, bordered) },
+    }):totable()[1]
+    local function nearest(place)  -- halves to the even one
+      local below = math.floor(place)
+      if place - below == 0.5 then return below % 2 == 0 and below or below + 1 end
+      return math.floor(place + 0.5)
+    end
+    for f, scale in ipairs { 0.25, 0.125, 0.25 } do
+      for row = 1, 5 do
+        for column = 1, 6 do
+          local place = nearest((sums[1][f][row][column] + ({ 64, -32, 0 })[f]) * scale / 64) + 100
+          assert.equal(math.max(0, math.min(255, place)), whole[f][row][column])
+        end
+      end
+    end
+  end)
+
   it("have operators of ONNX Runtime's own", function()
     local function given(op, inputs, attributes)
       local own = node(op, inputs, { "y" }, attributes)

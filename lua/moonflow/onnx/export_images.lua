@@ -79,17 +79,36 @@ local function back(w, emit)
   return w:emit("Transpose", { emit("first") }, { perm = { ints = perm_to_last(#sizes) } })
 end
 
-local function convolution(w)
+-- `step`: the word of a step on the way, if it is one; `factors` gives names for those of image and filter.
+local function convolution(w, step, factors)
   local x, x_sizes = channels_first(w, 1, "image")
   local filter, filter_sizes = channels_first(w, 2, "filter")
+  if factors then x, filter = factors(x, filter) end
   local _, result = w:result()
   local kernel = { unpack(filter_sizes, 3) }
   local strides, dilations = per_axis(w.attrs.strides, #kernel), per_axis(w.attrs.dilations, #kernel)
   local attributes = window_attributes(w, kernel, { unpack(x_sizes, 3) }, places(w, result, true), strides, dilations)
   attributes.dilations, attributes.group = { ints = dilations }, { i = w.attrs.groups }
-  return back(w, function(word) return w:emit("Conv", { x, filter }, attributes, word) end)
+  return back(w, function(word) return w:emit("Conv", { x, filter }, attributes, word or step) end)
 end
-ops.conv2d, ops.conv1d = convolution, convolution
+function ops.conv2d(w) return convolution(w) end
+ops.conv1d = ops.conv2d
+
+-- Of places that are worth 1 each, whose sums are scaled: whoever computes so has the bytes as they are.
+function ops.quantized_conv2d(w)
+  local one = w:number(1, "float32")
+  local y = convolution(w, "sums", function(x, filter)
+    return w:emit("DequantizeLinear", { x, one, w:number(w.attrs.zero_point, w:dtype(1)) }, nil, "x"),
+      w:emit("DequantizeLinear", { filter, one }, nil, "filter_in_floats")
+  end)
+  local _, sizes = w:result()
+  local line = {}
+  for i = 1, #sizes do line[i] = 1 end
+  line[is_last(w) and #sizes or 2] = w:sizes(3)[1]
+  local function beside(i, word) return w:emit("Reshape", { w:input(i), w:ints(line) }, nil, word) end
+  y = w:emit("Mul", { y, beside(3, "scales") }, nil, w:has(4) and "scaled" or nil)
+  return w:has(4) and w:emit("Add", { y, beside(4, "biases") }) or y
+end
 
 -- From few places to many: what the pads leave over is an output_padding.
 local function transposed(w)

@@ -116,23 +116,32 @@ local function seeing(node, x, filter, kernel, strides, dilations, pads)
   return filter
 end
 
+-- What convolves images of two axes of places for a node, and adds its bias: by an algorithm of the op.
+local function in_floats(algorithm)
+  return function(node, x, filter, attrs)
+    attrs.algorithm = algorithm
+    local bias, image = node:optional(3), node:apply("conv2d", { x, filter }, attrs)
+    return bias and node:apply("bias_add", { image, bias }, {}, "bias") or image
+  end
+end
+
 -- Images of width 1 are convolved as such of height 1, for which kernels have more to do in a row.
-local function column(node, x, filter, strides, dilations, pads, algorithm)
+local function column(node, x, filter, strides, dilations, pads, convolve)
   local function lying(value, word)
     local sizes = value.shape:table()
     return node:reshape(value, { sizes[1], sizes[2], 1, sizes[3] }, word)
   end
-  local y = node:apply("conv2d", { lying(x, "lying"), lying(filter, "filter_lying") }, {
+  local y = convolve(node, lying(x, "lying"), lying(filter, "filter_lying"), {
     strides = { 1, strides[1] }, dilations = { 1, dilations[1] }, groups = node:int("group", 1),
-    padding = windows.listed({ { 0, 0 }, pads[1] }, 4, 2), algorithm = algorithm,
+    padding = windows.listed({ { 0, 0 }, pads[1] }, 4, 2),
   })
-  y = with_bias(node, y, 2, "bias")
   local sizes = y.shape:table()
   return node:reshape(y, { sizes[1], sizes[2], sizes[4], 1 }, "standing")
 end
 
--- By an algorithm of the op, which is its own choice for a node of a file.
-function operators.Conv(node, algorithm)
+-- By an algorithm of the op, which is its own choice for a node of a file, or with `convolve` in the place of in_floats
+-- for images of up to two axes.
+function operators.Conv(node, algorithm, convolve)
   node:ignore("kernel_shape")
   local x, filter = node:input(1), node:input(2)
   local count = place_axes(node, x, 3)
@@ -148,14 +157,14 @@ function operators.Conv(node, algorithm)
     }), count, "bias")
   end
   if count == 1 then x, filter = as_image(node, x, "image"), as_image(node, filter, "filter") end
+  convolve = convolve or in_floats(algorithm)
   if count == 2 and x.shape[3] == 1 and kernel[2] == 1 and pads[2][1] + pads[2][2] == 0 then
-    return column(node, x, filter, strides, dilations, pads, algorithm)
+    return column(node, x, filter, strides, dilations, pads, convolve)
   end
-  local image = node:apply("conv2d", { x, filter }, {
+  return as_before(node, count, convolve(node, x, filter, {
     strides = with_height(1, strides), dilations = with_height(1, dilations), groups = node:int("group", 1),
-    padding = windows.listed(pads, 4, 2), algorithm = algorithm,
-  })
-  return with_bias(node, image, count, "bias")
+    padding = windows.listed(pads, 4, 2),
+  }))
 end
 
 -- The size that a transposed convolution has along each axis, and the pads that it is cut by.

@@ -25,8 +25,10 @@ end
 --- Makes one.
 --- @param raw table       as core.onnx_read gives it
 --- @param reading table   of the whole model, of which are used: file (its name), opset, trace, constants (a table),
----                        widens (is float16 float32 in it?), floats (a table, from whole numbers to the floats
----                        they were rounded to), value(name), constant(name), inner(graph, values), inputs_behind(name)
+---                        widens (is float16 float32 in it?), in_bytes (may layers compute in bytes?), floats (a
+---                        table, from whole numbers to the floats they were rounded to), dequantized (a table, from
+---                        floats to the whole numbers, scale and zero point that they come of), value(name),
+---                        constant(name), inner(graph, values), inputs_behind(name)
 local function new(raw, reading)
   local name = raw.name ~= "" and raw.name or raw.outputs[1] or ""
   return setmetatable({ raw = raw, reading = reading, name = name, op = raw.op, opset = reading.opset, asked = {} },

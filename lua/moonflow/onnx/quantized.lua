@@ -2,8 +2,9 @@
 --- layers that take whole numbers themselves. A table from an operator's name to the function that applies it to a
 --- node.
 -- Those of the domain com.microsoft are ONNX Runtime's, whose quantiser writes them.
--- Layers are computed in floats: in float32 where they give bytes, which are rounded much more than sums are, and so
--- that no sum is rounded where they give sums.
+-- Convolutions of bytes are computed in them where a job predicts on a processor. Other layers are computed in floats:
+-- in float32 where they give bytes, which are rounded much more than sums are, and so that no sum is rounded where they
+-- give sums.
 
 local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
@@ -82,7 +83,10 @@ function operators.DequantizeLinear(node)
     wide = node:apply("subtract", { wide, zero }, nil, "moved")
   end
   local y = node:multiply(wide, aligned(node, x, node:cast(scale, "float32", "scale_wide"), "scale"), "scaled")
-  return node:cast(y, dtype)
+  y = node:cast(y, dtype)
+  node.reading.dequantized[y] = { places = x, scale = scale, zero = node:optional(3), axis = node:int("axis", 1),
+    is_in_blocks = node:int("block_size", 0) > 0 }
+  return y
 end
 
 -- The scale and zero point of a uint8 that take what is there, and 0, in.
@@ -133,6 +137,85 @@ local function exact_dtype(node, weights, zero, axis, axes)
   return most * 255 < 2 ^ 24 and "float32" or "float64"
 end
 
+-- ---- convolutions in bytes ---------------------------------------------------------------------------------------
+
+local function is_array(value) return arguments.kind(value) == "ndarray" end
+
+-- The number that all of a zero point are, or nil where they differ or only a run knows them; 0 where it is left out.
+local function zero_of(node, zero)
+  if zero == nil then return 0 end
+  if not is_array(zero) or zero.shape:count() == 0 then return nil end
+  local list = node.list_of(zero)
+  for _, number in ipairs(list) do
+    if number ~= list[1] then return nil end
+  end
+  return list[1]
+end
+
+-- A filter in int8 without a zero point, or nil where it has none such.
+local function filter_in_bytes(node, filter, zero)
+  if not is_array(filter) then return nil end
+  zero = zero_of(node, zero)
+  if filter.dtype == "int8" and zero == 0 then return filter end
+  if filter.dtype ~= "uint8" or zero ~= 128 then return nil end
+  return node:cast(node:add(node:cast(filter, "float32", "filter_wide"), -128, "filter_moved"), "int8", "filter")
+end
+
+-- More terms of a sum than these 32 bits may not hold.
+local kMostTerms = 65536
+
+-- Is there the op for these sizes? Then it is as fast as that in floats, or faster.
+local function has_op(node, x, filter)
+  if not node.reading.in_bytes or #x.shape < 3 or #x.shape > 4 or #x.shape ~= #filter.shape then return false end
+  local terms, filters = 1, filter.shape[0]
+  for i = 1, #filter.shape - 1 do terms = terms * filter.shape[i] end
+  return terms >= 1 and terms <= kMostTerms and filters >= 1
+end
+
+local function is_of_each(value, filters) return #value.shape == 1 and value.shape[0] == filters end
+
+-- One number for all filters, or one of each.
+local function is_of_filters(value, filters) return value.shape:count() == 1 or is_of_each(value, filters) end
+
+local function of_filters(node, value, filters, word)
+  return node:spread(node:reshape(value, { value.shape:count() }, word .. "_line"), { filters }, word)
+end
+
+-- The convolution of bytes of one scale, the product of both sides' by filter, or nil where that is no gain. `bias`: in
+-- float32, or none.
+local function convolution_in_bytes(node, x, x_zero, filter, filter_zero, scale, bias)
+  if x.dtype ~= "uint8" and x.dtype ~= "int8" or not has_op(node, x, filter) then return nil end
+  local zero, in_bytes = zero_of(node, x_zero), filter_in_bytes(node, filter, filter_zero)
+  local filters = filter.shape[0]
+  if not zero or not in_bytes then return nil end
+  if x_zero and x_zero.shape:count() ~= 1 then return nil end
+  if not is_of_filters(scale, filters) or bias and not is_of_each(bias, filters) then return nil end
+  return onnx_layers.Conv(node:taking { x, in_bytes }, nil, function(_, image, taps, attrs)
+    attrs.zero_point = zero
+    return node:apply("quantized_conv2d", {
+      image, taps, of_filters(node, scale, filters, "scale"), bias and of_filters(node, bias, filters, "bias"),
+    }, attrs)
+  end)
+end
+
+-- Of floats that come from bytes.
+function operators.Conv(node)
+  local known = node.reading.dequantized
+  local x, filter, bias = known[node:input(1)], known[node:input(2)], node:optional(3)
+  local fits = x and filter and x.scale.shape:count() == 1 and not x.is_in_blocks and not filter.is_in_blocks
+    and (filter.scale.shape:count() == 1 or filter.axis == 0)
+    and node:input(1).dtype == "float32" and (bias == nil or bias.dtype == "float32")
+  if fits then
+    local scale = node:multiply(node:reshape(node:cast(x.scale, "float32", "x_scale_wide"), {}, "x_scale"),
+      node:cast(filter.scale, "float32", "filter_scale_wide"), "scales")
+    local y = convolution_in_bytes(node, x.places, x.zero, filter.places, filter.zero, scale, bias)
+    if y then return y end
+  end
+  return onnx_layers.Conv(node)
+end
+
+-- ---- products ------------------------------------------------------------------------------------------------------
+
 local function product(node, a, a_zero, b, b_zero, dtype)
   if #a.shape < 1 or #b.shape < 1 then node:fail("a scalar cannot be multiplied as a matrix", "shape_mismatch") end
   dtype = dtype or exact_dtype(node, b, b_zero, #b.shape - 1, { math.max(0, #b.shape - 2) })
@@ -141,13 +224,18 @@ local function product(node, a, a_zero, b, b_zero, dtype)
   })
 end
 
--- Without a dtype, so that no sum is rounded: also by no algorithm that multiplies less, as Winograd's does.
-local function convolution(node, x, x_zero, filter, filter_zero, bias, dtype)
+-- That of the sums of a convolution.
+local function exact_dtype_of_filter(node, filter, zero)
   if #filter.shape < 1 then node:fail("its filter is a scalar", "shape_mismatch") end
   local axes = {}
   for i = 1, #filter.shape - 1 do axes[i] = i end
+  return exact_dtype(node, filter, zero, 0, axes)
+end
+
+-- Without a dtype, so that no sum is rounded: also by no algorithm that multiplies less, as Winograd's does.
+local function convolution(node, x, x_zero, filter, filter_zero, bias, dtype)
   local algorithm = not dtype and "direct" or nil
-  dtype = dtype or exact_dtype(node, filter, filter_zero, 0, axes)
+  dtype = dtype or exact_dtype_of_filter(node, filter, filter_zero)
   return onnx_layers.Conv(node:taking {
     without_zero(node, x, x_zero, 1, dtype, "x"), without_zero(node, filter, filter_zero, 0, dtype, "filter"),
     bias and node:cast(bias, dtype, "bias_wide"),
@@ -159,11 +247,20 @@ function operators.MatMulInteger(node)
 end
 
 function operators.ConvInteger(node)
-  return node:cast(convolution(node, node:input(1), node:optional(3), node:input(2), node:optional(4)), "int32")
+  local x, x_zero, filter, filter_zero = node:input(1), node:optional(3), node:input(2), node:optional(4)
+  local y = exact_dtype_of_filter(node, filter, filter_zero) == "float32"
+    and convolution_in_bytes(node, x, x_zero, filter, filter_zero, node:filled(1, "float32"))
+  return node:cast(y or convolution(node, x, x_zero, filter, filter_zero), "int32")
 end
 
 -- A scale or zero point of all, in float32.
 local function single(node, value, word) return node:reshape(node:cast(value, "float32", word .. "_wide"), {}, word) end
+
+-- Places as whole numbers about their zero point, of its dtype.
+local function moved(node, places, zero)
+  if not is_quantized[zero.dtype] then node:fail("it gives " .. zero.dtype .. ", only int8 and uint8 are supported") end
+  return settled(node, places, node:reshape(zero, {}, "zero"), zero.dtype)
+end
 
 -- Sums of products of places as places of the result: what one of them is worth, by the scales of both sides. That of
 -- the second is one number, or one of each place along an axis of the result.
@@ -175,9 +272,7 @@ local function rescaled(node, sums, one, other, axis, scale, zero)
   other = number_or_line(node, node:cast(other, "float32", "other_wide"), #sums.shape, axis, "other_scale")
   local both = node:multiply(single(node, one, "one_scale"), other, "scales")
   local factor = node:apply("divide", { both, single(node, scale, "scale") }, nil, "factor")
-  local places = node:multiply(node:cast(sums, "float32", "sums"), factor, "places")
-  if not is_quantized[zero.dtype] then node:fail("it gives " .. zero.dtype .. ", only int8 and uint8 are supported") end
-  return settled(node, places, node:reshape(zero, {}, "zero"), zero.dtype)
+  return moved(node, node:multiply(node:cast(sums, "float32", "sums"), factor, "places"), zero)
 end
 
 function operators.QLinearMatMul(node)
@@ -186,7 +281,21 @@ function operators.QLinearMatMul(node)
   return rescaled(node, sums, node:input(2), node:input(5), #sums.shape - 1, node:input(7), node:input(8))
 end
 
+-- Those of a QLinearConv before they are moved by the zero point, or nil.
+local function places_in_bytes(node)
+  local filter, w_scale, bias = node:input(4), node:input(5), node:optional(9)
+  if #filter.shape < 1 then return nil end
+  local filters = filter.shape[0]
+  if not is_of_filters(w_scale, filters) or bias and not is_of_each(bias, filters) then return nil end
+  local worth = node:multiply(single(node, node:input(2), "x_scale"), node:cast(w_scale, "float32", "w_scale"), "worth")
+  worth = node:apply("divide", { worth, single(node, node:input(7), "y_scale") }, nil, "worth_in_places")
+  bias = bias and node:multiply(node:cast(bias, "float32", "bias_wide"), worth, "bias_in_places")
+  return convolution_in_bytes(node, node:input(1), node:input(3), filter, node:input(6), worth, bias)
+end
+
 function operators.QLinearConv(node)
+  local places = places_in_bytes(node)
+  if places then return moved(node, places, node:input(8)) end
   local sums = convolution(node, node:input(1), node:input(3), node:input(4), node:input(6), node:optional(9),
     "float32")
   return rescaled(node, sums, node:input(2), node:input(5), 1, node:input(7), node:input(8))
