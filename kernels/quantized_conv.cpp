@@ -15,11 +15,12 @@ std::vector<TensorType> infer_types(const OpCall& call) {
   require(dtype == DType::UInt8 || dtype == DType::Int8, ErrorCode::DtypeMismatch, "x must be uint8 or int8, got ",
           dtype);
   require(call.dtype(1) == DType::Int8, ErrorCode::DtypeMismatch, "filter must be int8, got ", call.dtype(1));
-  const Conv conv = quantized_conv_of(call.attrs, call.type(0), call.shape(1)).conv;
+  const QuantizedConv sizes = quantized_conv_of(call.attrs, call.type(0), call.shape(1));
+  const Conv& conv = sizes.conv;
   const TensorType of_each = f32({conv.filters()});
   require_type(call, 2, "scale", of_each);
   if (call.has(3)) require_type(call, 3, "bias", of_each);
-  return {f32(conv.out.shape(conv.format))};
+  return {{sizes.dtype, conv.out.shape(conv.format)}};
 }
 
 std::vector<Example> examples() {
@@ -52,6 +53,15 @@ std::vector<Example> examples() {
       {{u8({1, 64, 9, 17}), i8({48, 64, 1, 1}), f32({48}), f32({48})}, {{"zero_point", int64_t{128}}}},
       {{i8({1, 68, 2, 2}), i8({16, 68, 3, 3}), f32({16})}, {{"padding", same}, {"zero_point", int64_t{127}}}},
   };
+  // And the same in bytes, whose sums spread over more than there are.
+  for (size_t i = all.size(); i-- > 0;) {
+    const bool is_signed = i % 2 == 0;
+    Example bytes = all[i];
+    bytes.attrs.set("dtype", is_signed ? DType::Int8 : DType::UInt8);
+    bytes.attrs.set("out_zero_point", is_signed ? int64_t{-7} : int64_t{130});
+    bytes.low = -0.01, bytes.high = 0.01;
+    all.push_back(std::move(bytes));
+  }
   for (Example& example : all) example.int_below = 256;  // all bytes
   return all;
 }
@@ -67,12 +77,13 @@ void add_quantized_conv(Catalog& catalog) {
       "  out[n, f, y, x] = scale[f] * sum over c, i, j of (x[n, c, y*stride - before + i*dilation, ...] - zero_point)\n"
       "                               * filter[f, c, i, j] + bias[f]\n"
       "  The sums are exact whole numbers of 32 bits, which are rounded to float32. Places outside of x count as\n"
-      "  zero_point. padding as in conv2d\n"
+      "  zero_point. padding as in conv2d. With a dtype of bytes:\n"
+      "  out = the nearest whole number to that, halves to the even one, + out_zero_point, cut to what the dtype has\n"
       "shapes: x (batch, channels, height, width), filter (filters, channels / groups, kernel height, kernel width),\n"
       "  scale and bias (filters) -> (batch, filters, out height, out width);\n"
       "  with data_format \"NHWC\" x (batch, height, width, channels), filter (filters, kernel height, kernel width,\n"
       "  channels / groups)\n"
-      "dtypes: x uint8 or int8, filter int8, scale and bias float32 -> float32\n"
+      "dtypes: x uint8 or int8, filter int8, scale and bias float32 -> float32, or the uint8 or int8 that dtype says\n"
       "errors: as conv2d; a zero_point that x cannot have; more than 65536 terms of a sum; there is no gradient";
   op.inputs = {{"x"}, {"filter"}, {"scale"}, {"bias", InputDef::Optional}};
   op.attrs = quantized_conv_attrs();

@@ -17,6 +17,9 @@ struct ByteConvolution {
   const int8_t* filter;
   const float *scale, *bias;  // bias: or none
   float* out;
+  uint8_t* out_bytes;  // in its place, or none
+  float least, most;
+  int32_t out_zero;
 
   MOONFLOW_DEVICE void operator()(int64_t i) const {
     const ImagePlaces::Place o = of_out[i];
@@ -34,7 +37,10 @@ struct ByteConvolution {
       }
     }
     const float shift = bias ? bias[o.c] : 0.0f;
-    out[i] = scale[o.c] * static_cast<float>(sum) + shift;
+    const float result = scale[o.c] * static_cast<float>(sum) + shift;
+    if (!out_bytes) return void(out[i] = result);
+    const float within = result > least ? (result < most ? result : most) : least;
+    out_bytes[i] = static_cast<uint8_t>(static_cast<int32_t>(rintf(within)) + out_zero);
   }
 };
 
@@ -45,11 +51,14 @@ Launch prepare_for(const QuantizedConv& sizes, const KernelCall& call) {
   const int64_t count = conv.out.count();
   const ImagePlaces of_image = places(conv.image, conv.format), of_filter = places(conv.filter_size(), conv.format),
                     of_out = places(conv.out, conv.format);
-  const auto zero = static_cast<int32_t>(sizes.zero_point);
+  const auto zero = static_cast<int32_t>(sizes.zero_point), out_zero = static_cast<int32_t>(sizes.out_zero_point);
+  const auto least = static_cast<float>(sizes.least()), most = static_cast<float>(sizes.most());
+  const bool in_bytes = sizes.gives_bytes();
   return [=](const LaunchCall& at) {
     for_each(at.stream, count,
              ByteConvolution<T>{conv, zero, of_image, of_filter, of_out, at.input<T>(0), at.input<int8_t>(1),
-                                at.input<float>(2), has_bias ? at.input<float>(3) : nullptr, at.output<float>(0)});
+                                at.input<float>(2), has_bias ? at.input<float>(3) : nullptr, at.output<float>(0),
+                                in_bytes ? at.output<uint8_t>(0) : nullptr, least, most, out_zero});
   };
 }
 

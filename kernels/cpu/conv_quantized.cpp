@@ -264,9 +264,9 @@ ByteConv work_of(const QuantizedConv& sizes, const KernelCall& call) {
       work.runs.push_back(i * down.dilation * image.row_bytes() + j * across.dilation * image.place_bytes());
   work.run_bytes = (in_rows ? across.size : 1) * image.channels * image.element;
   const bool last = conv.format.channels_last || !call.output_layouts[0].row_major();
-  work.out_place = last ? conv.filters() : 1;
-  work.out_channel = last ? 1 : work.places();
-  work.out_image = conv.filters() * work.places();
+  work.out_place = work.out_size() * (last ? conv.filters() : 1);
+  work.out_channel = work.out_size() * (last ? 1 : work.places());
+  work.out_image = work.out_size() * conv.filters() * work.places();
   work.in_tiles = byte_tiles_fit(work);
   return work;
 }
@@ -323,8 +323,7 @@ Launch quantized_conv(const QuantizedConv& sizes, KernelCall& call) {
     char* const images = work.image.is_given ? static_cast<char*>(at.inputs[0]) : scratch + ends_bytes + filter_bytes;
     see_images(work.sizes, work.image, at.input<uint8_t>(0), images);
     const ByteEnds ends = ends_of(work, at, filter, scratch);
-    multiply_all(work,
-                 {images, static_cast<const char*>(filter) + work.filter.sums_bytes(), ends, at.output<float>(0)});
+    multiply_all(work, {images, static_cast<const char*>(filter) + work.filter.sums_bytes(), ends, at.output<char>(0)});
   };
 }
 

@@ -74,10 +74,11 @@ struct ByteConv {
   std::vector<int64_t> runs;
   int64_t run_bytes;
   bool has_bias;
-  // From a place of the result to the next, in floats, from a channel and from an image.
+  // From a place of the result to the next, in bytes, from a channel and from an image.
   int64_t out_place, out_channel, out_image;
   bool in_tiles;  // byte_tiles_fit
 
+  int64_t out_size() const { return size_of(sizes.dtype); }
   int64_t width() const { return sizes.conv.out.width; }
   int64_t places() const { return sizes.conv.out.height * width(); }
   // Of the window of a place.
@@ -98,7 +99,7 @@ struct ByteEnds {
 struct ByteFactors {
   const char *images, *filter;
   ByteEnds ends;
-  float* out;
+  char* out;
 };
 
 // Some places of an image, and some blocks.
@@ -106,30 +107,62 @@ struct ByteShare {
   int64_t image, first_place, last_place, first_block, last_block;
 };
 
+// Sums as the nearest bytes, halves to the even one.
+template <class R>
+struct Rounding {
+  typename R::Vector least, most;
+  typename R::Integers zero;
+
+  explicit Rounding(const ByteConv& work)
+      : least(typename R::Vector{} + static_cast<float>(work.sizes.least())),
+        most(typename R::Vector{} + static_cast<float>(work.sizes.most())),
+        zero(typename R::Integers{} + static_cast<int>(work.sizes.out_zero_point)) {}
+
+  void operator()(typename R::Vector& sum, uint8_t* lanes) const {
+    // A number of at most 22 bits, this added to it and taken away again, is the nearest whole one.
+    constexpr float kOnesAreLast = 12582912;  // 1.5 * 2^23
+    sum = sum > least ? sum : least;
+    sum = sum < most ? sum : most;
+    sum = (sum + kOnesAreLast) - kOnesAreLast;
+    const typename R::Integers bytes = (__builtin_convertvector(sum, typename R::Integers) + zero) & 255;
+    R::narrow(bytes, lanes);
+  }
+};
+
 // What sums become, of some neighbouring places by the filters of blocks: (places, blocks, lanes), as they are stored
 // aligned. In the first of these blocks there are `filters`, which may be more than in all.
 template <class R>
 inline void end_sums(const ByteConv& work, const ByteEnds& ends, const int32_t* sums, int64_t places, int64_t blocks,
-                     int64_t block, int64_t filters, float* out) {
+                     int64_t block, int64_t filters, char* out) {
   constexpr int64_t kLanes = R::kWidth;
+  const auto integers = [](const int32_t* place) { return reinterpret_cast<const typename R::StoredIntegers*>(place); };
+  const Rounding<R> round(work);
+  const bool in_bytes = work.sizes.gives_bytes();
+  const int64_t size = work.out_size(), next = work.out_place, next_lane = work.out_channel;
   for (int64_t b = 0; b < blocks; ++b) {
-    const typename R::Integers zeros =
-        typename R::Integers(*reinterpret_cast<const typename R::StoredIntegers*>(ends.zeros + (block + b) * kLanes));
+    const typename R::Integers zeros = *integers(ends.zeros + (block + b) * kLanes);
     const typename R::Vector scales = R::at(ends.scales + (block + b) * kLanes),
                              biases = R::at(ends.biases + (block + b) * kLanes);
     const int64_t count = std::min(kLanes, filters - b * kLanes);
-    for (int64_t p = 0; p < places; ++p) {
-      const typename R::Integers whole =
-          typename R::Integers(*reinterpret_cast<const typename R::StoredIntegers*>(sums + (p * blocks + b) * kLanes));
-      const typename R::Vector ended = __builtin_convertvector(whole - zeros, typename R::Vector) * scales + biases;
-      float* const to = out + p * work.out_place + b * kLanes * work.out_channel;
-      if (count == kLanes && work.out_channel == 1) {
-        R::at(to) = ended;
-        continue;
-      }
-      float lanes[kLanes];
-      R::at(lanes) = ended;
-      for (int64_t lane = 0; lane < count; ++lane) to[lane * work.out_channel] = lanes[lane];
+    const bool is_whole = count == kLanes && next_lane == size;
+    char* to = out + b * kLanes * next_lane;
+    for (int64_t p = 0; p < places; ++p, to += next) {
+      const typename R::Integers each = *integers(sums + (p * blocks + b) * kLanes), whole = each - zeros;
+      typename R::Vector sum = __builtin_convertvector(whole, typename R::Vector) * scales + biases;
+      alignas(kAlignment) char lanes[sizeof sum];
+      if (in_bytes)
+        round(sum, reinterpret_cast<uint8_t*>(lanes));
+      else
+        R::at(reinterpret_cast<float*>(lanes)) = sum;
+      if (is_whole && in_bytes)
+        std::memcpy(to, lanes, kLanes);
+      else if (is_whole)
+        std::memcpy(to, lanes, sizeof lanes);
+      else if (in_bytes)
+        for (int64_t lane = 0; lane < count; ++lane) to[lane * next_lane] = lanes[lane];
+      else
+        for (int64_t lane = 0; lane < count; ++lane)
+          std::memcpy(to + lane * next_lane, lanes + lane * sizeof(float), sizeof(float));
     }
   }
 }

@@ -75,7 +75,7 @@ void multiply_tiles(const ByteConv& work, const ByteFactors& factors, const Byte
     const int64_t group = block / of_group, begin = block % of_group * kLanes;
     const char* const images = factors.images + share.image * work.image.image_bytes() + group * work.image.channels;
     const char* const filter = factors.filter + block * work.filter.block_bytes();
-    float* const out = factors.out + share.image * work.out_image + (group * filters + begin) * work.out_channel;
+    char* const out = factors.out + share.image * work.out_image + (group * filters + begin) * work.out_channel;
     const auto place = [&](int64_t piece) {
       return piece / pieces.count * work.width() + pieces.begin(piece % pieces.count);
     };

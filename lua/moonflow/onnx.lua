@@ -340,6 +340,24 @@ function Reading:constant(name)
   return value
 end
 
+--- How many nodes and outputs of the model read a name.
+function Reading:readers(name)
+  local counts = self.model._readers
+  if not counts then
+    counts = {}
+    local function count(value) counts[value] = (counts[value] or 0) + 1 end
+    each_node(self.model._nodes, function(raw)
+      for _, input in ipairs(raw.inputs) do count(input) end
+      for _, attribute in pairs(raw.attributes) do
+        for _, output in ipairs(attribute.g and attribute.g.outputs or {}) do count(output.name) end
+      end
+    end)
+    for _, output in ipairs(self.model.outputs) do count(output.name) end
+    self.model._readers = counts
+  end
+  return counts[name] or 0
+end
+
 --- The names of the inputs of the model whose values a value of a run follows from.
 function Reading:inputs_behind(name)
   local seen, is_input, found = {}, {}, {}
@@ -498,7 +516,7 @@ function Model:__call(...)
   local reading = setmetatable({
     widens = on_cpu, in_bytes = on_cpu and t.type == "predict",
     model = self, file = self.file, opset = self.opset, trace = t, wanted = self._wanted, constants = {}, floats = {},
-    dequantized = {},
+    dequantized = {}, convolved = {},
   }, Reading)
   -- What is called twice has its ops numbered, as layers that share their variables.
   return scope.reuse_variables(function()

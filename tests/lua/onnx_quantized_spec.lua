@@ -205,6 +205,48 @@ describe("quantised models", function()
     end
   end)
 
+  it("have layers that dequantise, convolve and quantise as one op, where nobody else wants the floats", function()
+    local x, w = layer_given("uint8", "int8", 16, 20, 1, 6)
+    local sums, bias, scales = sums_of(x, 128, w, 0, 1)[1], {}, {}
+    for f = 1, 20 do scales[f], bias[f] = f % 3 == 0 and 0.5 or 0.125, f - 2 end
+    local function job(outputs)
+      flow.clear_default_session()
+      return job_of(flow.onnx.load(write {
+        inputs = { models.value("x", x.shape:table(), "uint8") }, nodes = {
+          node("DequantizeLinear", { "x", "xs", "xz" }, { "xf" }),
+          node("DequantizeLinear", { "w", "ws" }, { "wf" }, { axis = { i = 0 } }),
+          node("Conv", { "xf", "wf", "b" }, { "sums" }, bordered),
+          node("QuantizeLinear", { "sums", "ys", "yz" }, { "y" }),
+        }, weights = {
+          xs = number(0.25), xz = number(128, "uint8"), w = w, ws = floats(scales), b = floats(bias), ys = number(64),
+          yz = number(-5, "int8"),
+        }, outputs = outputs,
+      }), x.shape:table(), "uint8")
+    end
+    local quantized = job { models.value("y", nil, "int8") }
+    local y = quantized(x)
+    assert.equal("int8", y.dtype)
+    for f, plane in ipairs(y:totable()[1]) do
+      for row, places in ipairs(plane) do
+        for column, place in ipairs(places) do
+          local worth = (sums[f][row][column] * 0.25 * scales[f] + bias[f]) / 64
+          local whole = math.floor(worth + 0.5)
+          if whole - worth == 0.5 and whole % 2 == 1 then whole = whole - 1 end
+          assert.equal(math.max(-128, math.min(127, whole - 5)), place)
+        end
+      end
+    end
+    assert.truthy(quantized:summary { plan = true }:find("quantized_conv2d '[^\n]* int8"))
+    assert.is_nil(quantized:summary { plan = true }:find("round", 1, true))
+    local path = os.tmpname()
+    quantized:export_onnx(path)
+    same(y:totable(), job_of(flow.onnx.load(path, { name = "again" }), x.shape:table(), "uint8")(x))
+    os.remove(path)
+    local both = job { models.value("y", nil, "int8"), models.value("sums") }
+    both(x)
+    assert.truthy(both:summary { plan = true }:find("quantized_conv2d '[^\n]* float32"))
+  end)
+
   it("are computed in floats where their zero points are not one number, and where a job trains", function()
     local given, w = layer_given("uint8", "int8", 4, 4, 1, 6)
     local sizes = given.shape:table()

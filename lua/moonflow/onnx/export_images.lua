@@ -101,13 +101,15 @@ function ops.quantized_conv2d(w)
     return w:emit("DequantizeLinear", { x, one, w:number(w.attrs.zero_point, w:dtype(1)) }, nil, "x"),
       w:emit("DequantizeLinear", { filter, one }, nil, "filter_in_floats")
   end)
-  local _, sizes = w:result()
+  local dtype, sizes = w:result()
   local line = {}
   for i = 1, #sizes do line[i] = 1 end
   line[is_last(w) and #sizes or 2] = w:sizes(3)[1]
   local function beside(i, word) return w:emit("Reshape", { w:input(i), w:ints(line) }, nil, word) end
-  y = w:emit("Mul", { y, beside(3, "scales") }, nil, w:has(4) and "scaled" or nil)
-  return w:has(4) and w:emit("Add", { y, beside(4, "biases") }) or y
+  local is_rounded = dtype ~= "float32"
+  y = w:emit("Mul", { y, beside(3, "scales") }, nil, (w:has(4) or is_rounded) and "scaled" or nil)
+  if w:has(4) then y = w:emit("Add", { y, beside(4, "biases") }, nil, is_rounded and "moved" or nil) end
+  return is_rounded and w:emit("QuantizeLinear", { y, one, w:number(w.attrs.out_zero_point, dtype) }) or y
 end
 
 -- From few places to many: what the pads leave over is an output_padding.

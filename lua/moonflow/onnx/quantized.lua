@@ -57,14 +57,41 @@ local function in_floats(node, value, word, dtype)
   return node:cast(node.reading.floats[value] or value, dtype or "float32", word)
 end
 
--- round(x / scale) + zero_point.
+local function is_array(value) return arguments.kind(value) == "ndarray" end
+
+-- The number that all of a zero point are, or nil where they differ or only a run knows them; 0 where it is left out.
+local function zero_of(node, zero)
+  if zero == nil then return 0 end
+  if not is_array(zero) or zero.shape:count() == 0 then return nil end
+  local list = node.list_of(zero)
+  for _, number in ipairs(list) do
+    if number ~= list[1] then return nil end
+  end
+  return list[1]
+end
+
+-- The bytes about a zero point as a convolution gives them, or nil where only a run knows it.
+local function bytes_about(node, zero, dtype)
+  local number = zero_of(node, zero)
+  if zero and zero.shape:count() ~= 1 or dtype ~= "int8" and dtype ~= "uint8" then return nil end
+  return number and { dtype = dtype, zero = number }
+end
+
+-- A scale or zero point of all, in float32.
+local function single(node, value, word) return node:reshape(node:cast(value, "float32", word .. "_wide"), {}, word) end
+
+-- round(x / scale) + zero_point. Of a convolution of bytes that nobody else reads it is a part.
 function operators.QuantizeLinear(node)
-  node:ignore("precision")
+  node:ignore("precision", "axis", "block_size")
   node:expect("saturate", "i", 1)
   local x, scale, zero = node:input(1), node:input(2), node:optional(3)
   local dtype = zero and zero.dtype or node:dtype("output_dtype", "uint8")
   if not is_quantized[dtype] then node:fail("it gives " .. dtype .. ", only int8, uint8 and int32 are supported") end
   x = node:cast(x, "float32", "x")
+  local convolved, out = node.reading.convolved[x], bytes_about(node, zero, dtype)
+  if convolved and out and scale.shape:count() == 1 and node:is_sole_reader(1) then
+    return convolved(single(node, scale, "scale"), out)
+  end
   local places = node:apply("divide", { x, aligned(node, x, node:cast(scale, "float32", "scale_wide"), "scale") }, nil,
     "places")
   return settled(node, places, zero and aligned(node, x, zero, "zero_point"), dtype)
@@ -139,19 +166,6 @@ end
 
 -- ---- convolutions in bytes ---------------------------------------------------------------------------------------
 
-local function is_array(value) return arguments.kind(value) == "ndarray" end
-
--- The number that all of a zero point are, or nil where they differ or only a run knows them; 0 where it is left out.
-local function zero_of(node, zero)
-  if zero == nil then return 0 end
-  if not is_array(zero) or zero.shape:count() == 0 then return nil end
-  local list = node.list_of(zero)
-  for _, number in ipairs(list) do
-    if number ~= list[1] then return nil end
-  end
-  return list[1]
-end
-
 -- A filter in int8 without a zero point, or nil where it has none such.
 local function filter_in_bytes(node, filter, zero)
   if not is_array(filter) then return nil end
@@ -181,9 +195,9 @@ local function of_filters(node, value, filters, word)
   return node:spread(node:reshape(value, { value.shape:count() }, word .. "_line"), { filters }, word)
 end
 
--- The convolution of bytes of one scale, the product of both sides' by filter, or nil where that is no gain. `bias`: in
--- float32, or none.
-local function convolution_in_bytes(node, x, x_zero, filter, filter_zero, scale, bias)
+-- The convolution of bytes of one scale, the product of both sides' by filter, or nil where that is none of the op's.
+-- `bias`: in float32, or none; `out`: bytes_about the result, or none for one in float32.
+local function convolution_in_bytes(node, x, x_zero, filter, filter_zero, scale, bias, out)
   if x.dtype ~= "uint8" and x.dtype ~= "int8" or not has_op(node, x, filter) then return nil end
   local zero, in_bytes = zero_of(node, x_zero), filter_in_bytes(node, filter, filter_zero)
   local filters = filter.shape[0]
@@ -191,7 +205,7 @@ local function convolution_in_bytes(node, x, x_zero, filter, filter_zero, scale,
   if x_zero and x_zero.shape:count() ~= 1 then return nil end
   if not is_of_filters(scale, filters) or bias and not is_of_each(bias, filters) then return nil end
   return onnx_layers.Conv(node:taking { x, in_bytes }, nil, function(_, image, taps, attrs)
-    attrs.zero_point = zero
+    attrs.zero_point, attrs.dtype, attrs.out_zero_point = zero, out and out.dtype, out and out.zero
     return node:apply("quantized_conv2d", {
       image, taps, of_filters(node, scale, filters, "scale"), bias and of_filters(node, bias, filters, "bias"),
     }, attrs)
@@ -208,8 +222,18 @@ function operators.Conv(node)
   if fits then
     local scale = node:multiply(node:reshape(node:cast(x.scale, "float32", "x_scale_wide"), {}, "x_scale"),
       node:cast(filter.scale, "float32", "filter_scale_wide"), "scales")
-    local y = convolution_in_bytes(node, x.places, x.zero, filter.places, filter.zero, scale, bias)
-    if y then return y end
+    -- In places of a scale, and as bytes, where that is all that becomes of it.
+    local function given(step, out)
+      local function in_places(value) return value and node:apply("divide", { value, step }, nil, "in_places") end
+      if not out then return convolution_in_bytes(node, x.places, x.zero, filter.places, filter.zero, scale, bias) end
+      return convolution_in_bytes(node, x.places, x.zero, filter.places, filter.zero, in_places(scale),
+        in_places(bias), out)
+    end
+    local y = given()
+    if y then
+      node.reading.convolved[y] = given
+      return y
+    end
   end
   return onnx_layers.Conv(node)
 end
@@ -253,9 +277,6 @@ function operators.ConvInteger(node)
   return node:cast(y or convolution(node, x, x_zero, filter, filter_zero), "int32")
 end
 
--- A scale or zero point of all, in float32.
-local function single(node, value, word) return node:reshape(node:cast(value, "float32", word .. "_wide"), {}, word) end
-
 -- Places as whole numbers about their zero point, of its dtype.
 local function moved(node, places, zero)
   if not is_quantized[zero.dtype] then node:fail("it gives " .. zero.dtype .. ", only int8 and uint8 are supported") end
@@ -281,7 +302,7 @@ function operators.QLinearMatMul(node)
   return rescaled(node, sums, node:input(2), node:input(5), #sums.shape - 1, node:input(7), node:input(8))
 end
 
--- Those of a QLinearConv before they are moved by the zero point, or nil.
+-- Those of a QLinearConv, or nil. They are moved by the zero point already where that is known.
 local function places_in_bytes(node)
   local filter, w_scale, bias = node:input(4), node:input(5), node:optional(9)
   if #filter.shape < 1 then return nil end
@@ -290,12 +311,14 @@ local function places_in_bytes(node)
   local worth = node:multiply(single(node, node:input(2), "x_scale"), node:cast(w_scale, "float32", "w_scale"), "worth")
   worth = node:apply("divide", { worth, single(node, node:input(7), "y_scale") }, nil, "worth_in_places")
   bias = bias and node:multiply(node:cast(bias, "float32", "bias_wide"), worth, "bias_in_places")
-  return convolution_in_bytes(node, node:input(1), node:input(3), filter, node:input(6), worth, bias)
+  local zero = node:input(8)
+  return convolution_in_bytes(node, node:input(1), node:input(3), filter, node:input(6), worth, bias,
+    bytes_about(node, zero, zero.dtype))
 end
 
 function operators.QLinearConv(node)
   local places = places_in_bytes(node)
-  if places then return moved(node, places, node:input(8)) end
+  if places then return places.dtype == "float32" and moved(node, places, node:input(8)) or places end
   local sums = convolution(node, node:input(1), node:input(3), node:input(4), node:input(6), node:optional(9),
     "float32")
   return rescaled(node, sums, node:input(2), node:input(5), 1, node:input(7), node:input(8))
