@@ -247,6 +247,37 @@ describe("quantised models", function()
     assert.truthy(both:summary { plan = true }:find("quantized_conv2d '[^\n]* float32"))
   end)
 
+  it("have a relu as part of a convolution where the least byte stands for zero", function()
+    local x, w = layer_given("uint8", "int8", 8, 4, 1, 6)
+    local sums = sums_of(x, 100, w, 0, 1)[1]
+    for _, case in ipairs { { 0, "uint8", true }, { -128, "int8", true }, { 3, "uint8", false } } do
+      local zero, dtype, is_part = unpack(case)
+      flow.clear_default_session()
+      local job = job_of(flow.onnx.load(write {
+        inputs = { models.value("x", x.shape:table(), "uint8") }, nodes = {
+          node("DequantizeLinear", { "x", "one", "xz" }, { "xf" }),
+          node("DequantizeLinear", { "w", "one" }, { "wf" }),
+          node("Conv", { "xf", "wf" }, { "sums" }, bordered),
+          node("Relu", { "sums" }, { "positive" }),
+          node("QuantizeLinear", { "positive", "ys", "yz" }, { "y" }),
+        }, weights = { one = number(1), xz = number(100, "uint8"), w = w, ys = number(1024), yz = number(zero, dtype) },
+        outputs = { models.value("y", nil, dtype) },
+      }), x.shape:table(), "uint8")
+      local y = job(x):totable()[1]
+      for f = 1, 4 do
+        for row = 1, 5 do
+          for column = 1, 6 do
+            local worth = math.max(0, sums[f][row][column]) / 1024
+            local whole = math.floor(worth + 0.5)
+            if whole - worth == 0.5 and whole % 2 == 1 then whole = whole - 1 end
+            assert.equal(math.min(dtype == "int8" and 127 or 255, whole + zero), y[f][row][column])
+          end
+        end
+      end
+      assert.equal(is_part, job:summary { plan = true }:find("quantized_conv2d '[^\n]* " .. dtype) ~= nil)
+    end
+  end)
+
   it("are computed in floats where their zero points are not one number, and where a job trains", function()
     local given, w = layer_given("uint8", "int8", 4, 4, 1, 6)
     local sizes = given.shape:table()

@@ -90,7 +90,8 @@ function operators.QuantizeLinear(node)
   x = node:cast(x, "float32", "x")
   local convolved, out = node.reading.convolved[x], bytes_about(node, zero, dtype)
   if convolved and out and scale.shape:count() == 1 and node:is_sole_reader(1) then
-    return convolved(single(node, scale, "scale"), out)
+    local bytes = convolved(single(node, scale, "scale"), out)
+    if bytes then return bytes end
   end
   local places = node:apply("divide", { x, aligned(node, x, node:cast(scale, "float32", "scale_wide"), "scale") }, nil,
     "places")
@@ -236,6 +237,18 @@ function operators.Conv(node)
     end
   end
   return onnx_layers.Conv(node)
+end
+
+-- Bytes whose least one stands for zero have nothing below it, so of a convolution that becomes such it is a part.
+function operators.Relu(node)
+  local x, y = node:input(1), onnx_elementwise.Relu(node)
+  local convolved = node.reading.convolved[x]
+  if convolved and node:is_sole_reader(1) then
+    node.reading.convolved[y] = function(step, out)
+      return out.zero == dtypes.least[out.dtype] and convolved(step, out) or nil
+    end
+  end
+  return y
 end
 
 -- ---- products ------------------------------------------------------------------------------------------------------
