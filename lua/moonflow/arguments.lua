@@ -317,7 +317,7 @@ end
 local Unread = {}
 
 function Unread.__index(self, key)
-  local list = self.list
+  local list = rawget(self, "list")
   local parameters, by_name, names = {}, {}, {}
   for i, entry in ipairs(list) do
     local kind, optional = entry[2]:gsub("%?$", "")
@@ -325,9 +325,10 @@ function Unread.__index(self, key)
                         text = entry.text, required = optional == 0 and entry[3] == nil }
     parameters[i], by_name[entry[1]], names[i] = parameter, parameter, entry[1]
   end
-  self.list, self.parameters, self.by_name, self.names = nil, parameters, by_name, names
-  self.form = form_of(self.where, by_name)
-  return setmetatable(self, Signature)[key]
+  self.parameters, self.by_name, self.names, self.form = parameters, by_name, names, form_of(self.where, by_name)
+  setmetatable(self, Signature)  -- last, so that whoever was interrupted begins anew
+  self.list = nil
+  return self[key]
 end
 
 --- Makes a signature.

@@ -111,12 +111,8 @@ local function make(spec, name, site, body)
     legacy = config.trains or false, dynamic = false, plain = #leaves == #inputs, plan = false, plans = {},
     board = { selective = 0, turns = {} }, watched = {}, calls = 0, preparations = 0, draws_as = name,
   }, Job)
-  counted[self] = true
-  if self.type ~= "train" then
-    local number = (namesakes[name] or 0) + 1
-    namesakes[name] = number
-    if number > 1 then self.draws_as = name .. "#" .. number end
-  end
+  local number = self.type ~= "train" and (namesakes[name] or 0) + 1
+  if number and number > 1 then self.draws_as = name .. "#" .. number end
   local rank = core.processes()
   if rank > 0 then self.draws_as = "process " .. rank .. "/" .. self.draws_as end
   for i, leaf in ipairs(leaves) do
@@ -125,6 +121,8 @@ local function make(spec, name, site, body)
     if leaf.placeholder ~= (inputs[i] or {}).type then self.plain = false end
   end
   self.plan = plan.make(self, leaves)
+  -- One that failed was none, and the next of its name draws as the first.
+  counted[self], namesakes[name] = true, number or namesakes[name]
   if self.dynamic then self.plans[1] = { signature = self:signature_of(leaves), plan = self.plan } end
   local earlier = job.named[name]
   job.named[name] = self

@@ -162,3 +162,21 @@ describe("a synchronous call", function()
     assert.is_true(list({ vector(1, 2, 3) }, 3) == vector(3, 6, 9))
   end)
 end)
+
+describe("what a function takes", function()
+  it("is read anew where reading it was interrupted", function()
+    local arguments = require "moonflow.arguments"
+    for n = 1, 200 do
+      local signature = arguments.signature("flow.nn.conv2d", { { "x", "blob" }, { "strides", "list", 1 } })
+      pcall(function()
+        debug.sethook(function()
+          debug.sethook()
+          error("interrupted")
+        end, "", n)
+        local _ = signature.names
+      end)
+      debug.sethook()
+      assert.same({ "x", "strides" }, signature.names)
+    end
+  end)
+end)

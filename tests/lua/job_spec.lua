@@ -564,3 +564,23 @@ describe("a definition that fails", function()
     assert.is_true(define(3)(np.ones({ 2, 3 })) == np.full({ 2, 1 }, 3))
   end)
 end)
+
+describe("a definition that fails", function()
+  local function define(is_broken)
+    return flow.global_function { name = "draw", inputs = { x = tp.Numpy.Placeholder { 3 } }, returns = tp.Numpy } (
+      function(x)
+        if is_broken then error("in the body") end
+        return x + flow.random.uniform(0, 1, { 3 })
+      end)
+  end
+
+  it("leaves draws and the count of memory as they were", function()
+    flow.set_seed(1)
+    local wanted = define()(np.zeros { 3 })
+    flow.clear_default_session()
+    flow.set_seed(1)
+    assert.is_false(pcall(define, true))
+    assert.equal("table", type(flow.memory()))
+    assert.is_true(wanted == define()(np.zeros { 3 }))
+  end)
+end)
