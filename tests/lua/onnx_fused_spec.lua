@@ -82,6 +82,16 @@ describe("a model that has been optimized", function()
     raises("activation = Tan is not supported", function() activated "Tan" end)
   end)
 
+  it("multiplies, with an activation behind it", function()
+    local function activated(attributes)
+      return (given(own("FusedGemm", { "x", "w", "b" }, { "y" }, attributes), { { "x", floats { { 2, -2 } } } },
+        { w = floats { { 1, 0 }, { 0, 1 } }, b = floats { 1, 1 } }))
+    end
+    same({ { 3, 0 } }, activated { activation = { s = "Relu" } })
+    same({ { 3, -0.5 } }, activated { activation = { s = "LeakyRelu" }, activation_alpha = { f = 0.5 } })
+    same({ { 5, -3 } }, activated { alpha = { f = 2 } })
+  end)
+
   it("has weights of 4 bits, the lower ones of a byte first", function()
     local bytes = np.array { { { 0x98, 0x7a } }, { { 0x88, 0x8f } } }:astype("uint8")
     local function product(inputs, more)

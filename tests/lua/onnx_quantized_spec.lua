@@ -2,7 +2,7 @@
 local flow = require "moonflow"
 local models = require "onnx_models"
 
-local np = flow.np
+local np, tp = flow.np, flow.typing
 local floats, node = models.floats, models.node
 local write, job_of, result_of, raises, same =
   models.write, models.job_of, models.result_of, models.raises, models.same
@@ -73,6 +73,16 @@ describe("quantised models", function()
     local ones = np.ones({ 1001, 1 }):astype("uint8")
     local zeros = { za = number(5, "uint8"), zb = number(4, "uint8"), b = ones }
     same({ { 1001 * 250 * -3 } }, product(zeros, { "za", "zb" }))
+    -- A zero point that only a run knows.
+    local model = flow.onnx.load(models.write {
+      inputs = { models.value("x", { 1, 2 }, "uint8"), models.value("z", {}, "uint8") },
+      weights = { w = bytes { { 1 }, { 2 } } }, nodes = { node("MatMulInteger", { "x", "w", "z" }, { "y" }) },
+    })
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 1, 2 }, { dtype = "uint8" }),
+                 z = tp.Numpy.Placeholder({}, { dtype = "uint8" }) }, returns = tp.Numpy,
+    } (function(x, z) return (model { x = x, z = z }) end)
+    same({ { 2 * 1 + 3 * 2 } }, job(bytes { { 3, 4 } }, number(1, "uint8")))
   end)
 
   it("have layers from bytes to bytes", function()

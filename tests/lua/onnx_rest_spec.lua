@@ -158,6 +158,7 @@ describe("rarer operators", function()
 
   it("bend each number", function()
     same({ -0.75, 0, 0.75 }, given("Shrink", floats { -1, 0.25, 1 }, { bias = { f = 0.25 } }))
+    same({ 6, 0, -6 }, given("Shrink", np.array({ 7, 0, -7 }, "int32"), { bias = { f = 0.5 } }))
     same({ 0, 1.5 }, given("ThresholdedRelu", floats { 1, 1.5 }))
     same({ -0.5, 0.5 }, given("Softsign", floats { -1, 1 }))
     same({ -0.5, 1 }, given("PRelu", floats { -1, 1 }, {}, { floats { 0.5 } }))

@@ -3,6 +3,7 @@
 -- Where an operator is one op of the catalog under another name, the table of names says so, and nothing more.
 
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local fractional = require("moonflow.onnx.node").fractional
 
 local operators = {}
@@ -111,12 +112,13 @@ function operators.Swish(node)
 end
 
 function operators.Shrink(node)
-  local x, limit, bias = node:input(1), node:float("lambd", 0.5), node:float("bias", 0)
+  local given, limit, bias = node:input(1), node:float("lambd", 0.5), node:float("bias", 0)
+  local x = dtypes.floating[given.dtype] and given or node:cast(given, "float64", "wide")
   local above = node:apply("greater", { x, node:filled(limit, x.dtype) }, nil, "above")
   local below = node:apply("less", { x, node:filled(-limit, x.dtype) }, nil, "below")
   local lowered, raised = node:add(x, -bias, "lowered"), node:add(x, bias, "raised")
   local rest = node:apply("where", { below, raised, node:filled(0, x.dtype) }, nil, "rest")
-  return node:apply("where", { above, lowered, rest })
+  return node:cast(node:apply("where", { above, lowered, rest }, nil, x ~= given and "shrunk" or nil), given.dtype)
 end
 
 function operators.IsNaN(node)

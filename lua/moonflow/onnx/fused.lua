@@ -94,11 +94,9 @@ function operators.FusedMatMul(node)
   return alpha == 1 and y or node:multiply(y, alpha, "scaled")
 end
 
--- A convolution, to which a fourth input is added, with an activation behind it.
-function operators.FusedConv(node)
-  local y, other = onnx_layers.Conv(node:taking { node:input(1), node:input(2), node:optional(3) }), node:optional(4)
-  if other then y = node:add(y, other, "with_other") end
-  local name, parameters = node:text("activation", ""), node:floats("activation_params", {})
+-- The activation that a node says behind what it computes, with these parameters.
+local function activated(node, y, parameters)
+  local name = node:text("activation", "")
   if name == "" then return y end
   if name == "Clip" then
     return node:apply("clip_by_value", { y }, { min = parameters[1], max = parameters[2] }, "activation")
@@ -110,6 +108,20 @@ function operators.FusedConv(node)
   return onnx_elementwise[name](node:taking({ y }, {
     alpha = parameters[1] and { f = parameters[1] }, beta = parameters[2] and { f = parameters[2] },
   }))
+end
+
+-- A convolution, to which a fourth input is added.
+function operators.FusedConv(node)
+  local y, other = onnx_layers.Conv(node:taking { node:input(1), node:input(2), node:optional(3) }), node:optional(4)
+  if other then y = node:add(y, other, "with_other") end
+  return activated(node, y, node:floats("activation_params", {}))
+end
+
+-- A Gemm, whose attributes it has.
+function operators.FusedGemm(node)
+  local parameters = {}
+  for i, name in ipairs { "activation_alpha", "activation_beta" } do parameters[i] = node:float(name) end
+  return activated(node, onnx_layers.Gemm(node), parameters)
 end
 
 -- ---- attention ----------------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ end
 local function exact_dtype(node, weights, zero, axis, axes)
   local most = 255
   for _, at in ipairs(axes) do most = most * weights.shape[at] end
-  if arguments.kind(weights) == "ndarray" and weights.shape:count() > 0 then
+  if is_array(weights) and (zero == nil or is_array(zero)) and weights.shape:count() > 0 then
     local size = node:apply("abs", { without_zero(node, weights, zero, axis, "float32", "weights") })
     local sums = node:apply("reduce_sum", { size }, { axis = axes })
     most = node.list_of(node:apply("reduce_max", { sums }, { axis = {} }))[1]

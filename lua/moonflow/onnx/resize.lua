@@ -96,7 +96,7 @@ end
 local function scaled_size(from, scale)
   local size = from * scale
   local whole = floor(size + 0.5)
-  return math.abs(size - whole) <= whole * 2 ^ -24 and whole or floor(size), size
+  return math.abs(size - whole) <= whole * 2 ^ -24 and whole or floor(size)
 end
 
 -- The axes whose size or scale says that they change, from their scales or their new sizes.
@@ -104,14 +104,10 @@ local function changed_axes(node, x, named, how, scales, sizes)
   local axes = {}
   for i, index in ipairs(named) do
     local from = x.shape[index]
-    local to, size = sizes and sizes[i]
-    if not to then to, size = scaled_size(from, scales[i]) end
+    -- Corners meet at the size that is whole, as in ONNX Runtime and PyTorch; ONNX's words leave it open.
+    local to = sizes and sizes[i] or scaled_size(from, scales[i])
     local scale = scales and scales[i] or single(to / from)
     if to < 1 or scale <= 0 then node:fail(("axis %d would have size %d"):format(index, to), "shape_mismatch") end
-    if how.coordinate_name == "align_corners" and size and math.abs(size - to) > to * 2 ^ -24 then
-      node:fail(("axis %d would have size %g, which is no whole number; export the model with sizes, not scales")
-        :format(index, size))
-    end
     local first, last = 0, 1
     if how.is_crop then first, last = how.part[i], how.part[#named + i] end
     if to ~= from or scale ~= 1 or first ~= 0 or last ~= 1 then
