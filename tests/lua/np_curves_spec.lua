@@ -126,6 +126,12 @@ describe("polynomials", function()
     checks.refuses("the first coefficient of q is 0", function() np.polydiv({ 1, 2 }, { 0, 1 }) end)
   end)
 
+  it("of whole numbers stay such", function()
+    local sum = np.polyadd(np.array({ 2 ^ 53, 0 }, "int64"), np.array({ 1, 1 }, "int64"))
+    assert.equal("[9007199254740993                1]", tostring(sum))
+    same(np.polyder(np.array({ 3, 2, 1 }, "int32")), "int32", { 6, 2 })
+  end)
+
   it("have derivatives and what they are derivatives of", function()
     assert.same({ { 6, 2 }, { 6 }, { 0 } }, list(np.polyder({ 3, 2, 1 }), np.polyder({ 3, 2, 1 }, 2),
       np.polyder({ 3, 2, 1 }, 3)))
@@ -155,6 +161,12 @@ describe("what goes on beyond the ends", function()
       { period = 360 })
     same(y, "float32", { 7.5, 5, 8.75, 6.25, 3, 3.25, 3.5, 3.75 })
     checks.refuses("the period must be above 0, got 0", function() np.interp(1, { 1 }, { 1 }, { period = 0 }) end)
+  end)
+
+  it("is reached from the end that is finite", function()
+    local huge = math.huge
+    same(np.interp({ 0, 0.5, 1 }, { 0, 1 }, { huge, -1 }), "float32", { huge, huge, -1 })
+    same(np.interp({ 0.5 }, { 0, 1 }, { huge, huge }), "float32", { huge })
   end)
 
   it("weighs what is not", function()

@@ -23,6 +23,9 @@ describe("of two arrays", function()
     same(np.fmod({ -7, 7, -6 }, { 3, -3, 4 }), "float32", { -1, 1, -2 })
     same(np.fmod(np.array({ -7, 7 }, "int32"), 3), "int32", { -1, 1 })
     assert.equal(math.fmod(-5.3, 2.1), np.fmod(-5.3, 2.1))
+    -- The least number of a dtype has none of the other sign.
+    same(np.fmod(np.array({ -2 ^ 31, 100, 7 }, "int32"), np.array({ 104, -2 ^ 31, -3 }, "int32")), "int32",
+      { -24, 100, 1 })
   end)
 
   it("there is the one that is a number", function()

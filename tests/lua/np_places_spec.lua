@@ -285,6 +285,7 @@ describe("insert", function()
     assert.same({ { 1, 5, 6, 2 }, { 3, 5, 6, 4 } },
       np.insert({ { 1, 2 }, { 3, 4 } }, { 1, 1 }, { 5, 6 }, 1):totable())
     assert.same({ 1, 2, 7, 3, 4 }, np.insert({ { 1, 2 }, { 3, 4 } }, 2, 7):totable())
+    assert.same({ { 1, 8, 2 }, { 3, 9, 4 } }, np.insert({ { 1, 2 }, { 3, 4 } }, 1, { 8, 9 }, 1):totable())
     raises("out_of_range", "slices go in before the places 0 to 3, got 7", function() np.insert({ 1, 2, 3 }, 7, 9) end)
   end)
 end)

@@ -34,7 +34,7 @@ function np.diff(...)
     sizes[axis + 1] = 1
     return np.full(sizes, more, a.dtype)
   end
-  if given.prepend ~= nil or given.append ~= nil then
+  if given.n > 0 and (given.prepend ~= nil or given.append ~= nil) then
     a = np.concat({ at_end(given.prepend), a, at_end(given.append) }, axis)
   end
   for _ = 1, math.min(given.n, a.shape[axis]) do
@@ -312,10 +312,12 @@ function np.interp(...)
   if not np.diff(xp):ge(0):all() then fail("invalid_argument", "np.interp: xp must ascend") end
   local place = np.maximum(np.searchsorted(xp, x, "right") - 1, 0)
   local behind = np.minimum(place + 1, count - 1)
-  local x0, f0 = xp:take(place), fp:take(place)
+  local x0, f0, f1 = xp:take(place), fp:take(place), fp:take(behind)
   local share = (x - x0) / np.where(behind:eq(place), 1, xp:take(behind) - x0)
-  -- At a point its own value, also where the next one is infinite.
-  local result = np.where(x:eq(x0), f0, f0 + share * (fp:take(behind) - f0))
+  local result = f0 + share * (f1 - f0)
+  -- Beside an infinite one from the other end; at a point its own value, also where the next one is infinite.
+  result = np.where(np.isnan(result), f1 + (share - 1) * (f1 - f0), result)
+  result = np.where(np.logical_or(x:eq(x0), f0:eq(f1)), f0, result)
   result = np.where(x:lt(xp[0]), given.left or fp[0], result)
   result = np.where(x:gt(xp[count - 1]), given.right or fp[count - 1], result)
   result = np.where(np.isnan(x), np.nan, result)

@@ -118,8 +118,9 @@ elementwise("cbrt", function(a)
 end)
 --- sin(pi x) / (pi x), and 1 of 0. Integers give float64.
 elementwise("sinc", function(a)
-  local angle = floating(a) * math.pi
-  return np.where(angle:eq(0), 1, np.sin(angle) / np.where(angle:eq(0), 1, angle))
+  a = floating(a)
+  local angle = (dtypes.narrow[a.dtype] and cast(a, "float32") or a) * math.pi
+  return cast(np.where(angle:eq(0), 1, np.sin(angle) / np.where(angle:eq(0), 1, angle)), a.dtype)
 end)
 
 -- Quotients, so they are taken in double precision: those of powers are whole in float32.
@@ -227,8 +228,9 @@ end)
 --- What is left of a when it is divided by b, with the sign of a, as math.fmod has it; np.mod has that of b.
 pairwise("fmod", function(a, b)
   a, b = ndarray.operands(a, b, "np.fmod")
-  local rest = np.mod(np.abs(a), np.abs(b))
-  return dtypes.floating[a.dtype] and with_sign_of(rest, a) or np.where(a:lt(0), -rest, rest)
+  if dtypes.floating[a.dtype] then return with_sign_of(np.mod(np.abs(a), np.abs(b)), a) end
+  local rest = np.mod(a, b)  -- which has the sign of b; of the least whole number there is none without a sign
+  return np.where(np.logical_and(rest:ne(0), a:lt(0):ne(b:lt(0))), rest - b, rest)
 end)
 -- The one that is a number where the other is none.
 local function without_nan(choose)

@@ -1,6 +1,7 @@
 --- The norms and covariances of flow.np.
 
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
@@ -59,8 +60,13 @@ end
 local linalg = {}
 np.linalg = linalg
 
-local function vector_norm(x, order, axes, keepdims)
+local vector_norm
+function vector_norm(x, order, axes, keepdims)
   local options = { axis = axes, keepdims = keepdims }
+  if dtypes.narrow[x.dtype] then  -- whose squares may be too large
+    local norm = vector_norm(ndarray.cast(x, "float32"), order, axes, keepdims)
+    return type(norm) == "number" and norm or ndarray.cast(norm, x.dtype)
+  end
   if order == 2 then return np.sqrt(np.sum(x * x, options)) end
   if order == 0 then return np.sum(ndarray.cast(x:ne(0), x.dtype), options) end
   local size = np.abs(x)

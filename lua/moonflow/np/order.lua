@@ -7,6 +7,7 @@ local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
+local between = require "moonflow.np.between"
 
 local evaluate, cast, as_array = ndarray.evaluate, ndarray.cast, ndarray.as_array
 local axis_of, part, readable = ndarray.axis_of, ndarray.part, ndarray.readable
@@ -192,9 +193,7 @@ local function quantiles(given, whole, called)
       fail("invalid_argument", ("%s: q is from 0 to %d, got %g"):format(called, whole, share))
     end
     local place = (count - 1) * share / whole
-    local below, above = at(math.floor(place)), at(math.ceil(place))
-    -- Between two infinities of one sign there is nothing else.
-    local result = np.where(below:eq(above), below, below + (above - below) * (place % 1))
+    local result = between(at(math.floor(place)), at(math.ceil(place)), place % 1)
     result = np.squeeze(np.where(is_unknown, np.nan, result), axis)
     return given.keepdims and result:reshape(ones) or result
   end

@@ -218,6 +218,7 @@ function np.insert(...)
     fail("out_of_range", ("%s: slices go in before the places 0 to %d, got %d"):format(called, size,
       places:min() < 0 and places:min() or places:max()))
   end
+  if is_one and values.rank == a.rank - 1 and values.rank > 0 then values = np.expand_dims(values, axis) end
   local shape = a.shape:table()
   shape[axis + 1] = is_one and values.rank == a.rank and values.shape[axis]
     or is_one and a.rank == 1 and values.shape:count() or #places

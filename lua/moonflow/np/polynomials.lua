@@ -68,9 +68,9 @@ function np.polyval(...)
   return value
 end
 
--- Coefficients as an array of floats; a number is a polynomial of degree 0.
+-- Coefficients as an array; a number is a polynomial of degree 0.
 local function coefficients(p, called)
-  local a = ndarray.floating(as_array(p, called, "float64"))
+  local a = as_array(p, called, "float64")
   if a.rank == 0 then a = a:reshape({ 1 }) end
   if a.rank ~= 1 or #a == 0 then
     fail("shape_mismatch", called .. " wants coefficients along one axis, got " .. tostring(a.shape))
@@ -107,7 +107,7 @@ defined("polymul", function(p, q) return np.convolve(p, q) end)
 --- @return ndarray, ndarray
 --- @error a `q` whose first coefficient is 0
 defined("polydiv", function(p, q)
-  local dtype = dtypes.promote(p.dtype, q.dtype)
+  local dtype = ndarray.floating(p * 0 + q:at(0)).dtype
   local rest, divisor = p:astype("float64"), q:astype("float64")
   local first = divisor:at(0)
   if first == 0 then fail("invalid_argument", "np.polydiv: the first coefficient of q is 0") end
@@ -147,7 +147,7 @@ local polyint_signature = signature("np.polyint", { { "p", "any" }, { "m", "inte
 function np.polyint(...)
   local given = polyint_signature:parse(...)
   check_times(given.m, "np.polyint")
-  local p = coefficients(given.p, "np.polyint")
+  local p = ndarray.floating(coefficients(given.p, "np.polyint"))
   for _ = 1, given.m do
     p = np.append(p / np.arange(#p, 0, -1):astype(p.dtype), np.array({ given.k }, p.dtype))
   end

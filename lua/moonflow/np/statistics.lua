@@ -5,6 +5,7 @@ local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
+local between = require "moonflow.np.between"
 
 local as_array, floating = ndarray.as_array, ndarray.floating
 local signature, fail = arguments.signature, errors.raise
@@ -52,9 +53,11 @@ local function without_nan(name, parameters, of, share)
   np[name] = function(...)
     local given = own:parse(...)
     local axes, a, axis, ones = arguments.flat_list(given.axis or {}), as_array(given.a, where)
+    local dtype = a.dtype
+    if dtypes.narrow[dtype] then a = ndarray.cast(a, "float32") end  -- nothing is rounded before the end
     if #axes > 0 or given.keepdims then a, axis, ones = ndarray.with_one_axis(a, axes, where) end
     local result = of(a, np.isnan(a), axis, given)
-    if axis and dtypes.floating[a.dtype] then result = ndarray.cast(result, a.dtype) end
+    if axis and dtypes.floating[dtype] then result = ndarray.cast(result, dtype) end
     return given.keepdims and result:reshape(ones) or result
   end
 end
@@ -124,8 +127,7 @@ local function quantile_of_rest(name, a, missing, axis, share)
   local first = np.floor(place)
   local below = np.take_along_axis(sorted, first:astype("int64"), axis)
   local above = np.take_along_axis(sorted, np.ceil(place):astype("int64"), axis)
-  local between = below + (above - below) * ndarray.cast(place - first, a.dtype)
-  local result = np.squeeze(np.where(below:eq(above), below, between), axis)
+  local result = np.squeeze(between(below, above, place - first), axis)
   return whole and result:item() or result
 end
 

@@ -37,8 +37,11 @@ local function of_two(name, compute)
     check_whole(b, called)
     local dtype = dtypes.promote(a.dtype, b.dtype)
     a, b = cast(a, "int64"), cast(b, "int64")
-    local zeros = ndarray.binary("add", a * 0, b * 0, called)  -- of the shape to which both broadcast
-    local out = compute(a + zeros, b + zeros, called)
+    if a.shape ~= b.shape then
+      local zeros = ndarray.binary("add", a * 0, b * 0, called)  -- of the shape to which both broadcast
+      a, b = a + zeros, b + zeros
+    end
+    local out = compute(a, b, called)
     return is_number and out:item() or cast(out, dtype)
   end
 end
