@@ -46,6 +46,13 @@ function checks.same(array, dtype, table)
   assert.same(table, array:totable())
 end
 
+--- The numbers from 0 on, float32, in this shape.
+function checks.count_up(shape)
+  local count = 1
+  for _, size in ipairs(shape) do count = count * size end
+  return np.arange(count):astype(flow.float):reshape(shape)
+end
+
 --- Two arrays have one shape, and no elements of theirs are further apart than `tolerance`, 1e-12 if it is left out.
 --- NaN is near nothing. `what` begins the message.
 function checks.near(wanted, got, tolerance, what)

@@ -2,15 +2,9 @@
 local checks = require "checks"
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
-local near, refuses, run = checks.near, checks.refuses, checks.run
+local count_up, near, refuses, run = checks.count_up, checks.near, checks.refuses, checks.run
 
 local function one(x, body) return run({ x }, body) end
-
-local function count_up(shape)
-  local count = 1
-  for _, size in ipairs(shape) do count = count * size end
-  return np.arange(count):astype(flow.float):reshape(shape)
-end
 
 before_each(function()
   flow.clear_default_session()
