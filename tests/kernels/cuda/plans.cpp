@@ -117,10 +117,10 @@ int try_layer(const Target& target, const Layer& layer, const std::vector<Mode>&
   struct Pass {
     const char* name;
     ConvKind kind;
-    bool ends;  // in bias and relu
+    bool bias;
   };
   const Pass passes[] = {{"forward", ConvKind::Forward, false},
-                         {"forward with bias and relu", ConvKind::Forward, true},
+                         {"forward with a bias", ConvKind::Forward, true},
                          {"gradient of the input", ConvKind::InputGrad, false},
                          {"gradient of the filter", ConvKind::FilterGrad, false}};
   int faults = 0;
@@ -129,8 +129,7 @@ int try_layer(const Target& target, const Layer& layer, const std::vector<Mode>&
       Wishes wishes;
       wishes.tensor_cores = mode.tensor_cores;
       wishes.exact = mode.exact;
-      const ConvolutionCall call{
-          conv_of(layer, mode.channels_last), pass.kind, mode.dtype, pass.ends, pass.ends, mode.exact};
+      const ConvolutionCall call{conv_of(layer, mode.channels_last), pass.kind, mode.dtype, pass.bias, mode.exact};
       const std::string fault = fault_of(target, call, wishes, mode.most_workspace);
       if (fault.empty()) continue;
       std::printf("%s, %s, %s: %s\n", layer.name.c_str(), pass.name, mode.name, fault.c_str());
