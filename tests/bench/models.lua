@@ -1,5 +1,6 @@
 -- The models of the benchmark. Those of torch_peer.py and onnx_peer.py are the same, layer for layer.
 local flow = require "moonflow"
+local np = flow.np
 
 local models = {}
 
@@ -79,6 +80,11 @@ function models.resnet18(images)
   return flow.layers.dense(flow.math.reduce_mean(x, { axis = { 2, 3 } }), 10, { name = "resnet-output" })
 end
 
+local mobilenet_stages = {  -- widening, filters, blocks, strides of the first
+  { 1, 16, 1, 1 }, { 6, 24, 2, 2 }, { 6, 32, 3, 2 }, { 6, 64, 4, 2 }, { 6, 96, 3, 1 }, { 6, 160, 3, 2 },
+  { 6, 320, 1, 1 },
+}
+
 --- MobileNetV2 (Sandler and others, 2018) in full width, as cameras and robots have it: each block widens its channels
 --- six times, convolves them one by one, and narrows them again. Images (batch, 3, height, width).
 function models.mobilenet(images)
@@ -98,14 +104,73 @@ function models.mobilenet(images)
     return strides == 1 and x.shape[1] == filters and x + y or y
   end
   local x = flow.nn.relu6(conv(images, 32, 3, 2, 1))
-  for _, stage in ipairs {  -- widening, filters, blocks, strides of the first
-    { 1, 16, 1, 1 }, { 6, 24, 2, 2 }, { 6, 32, 3, 2 }, { 6, 64, 4, 2 }, { 6, 96, 3, 1 }, { 6, 160, 3, 2 },
-    { 6, 320, 1, 1 },
-  } do
+  for _, stage in ipairs(mobilenet_stages) do
     for i = 1, stage[3] do x = block(x, stage[2], i == 1 and stage[4] or 1, stage[1]) end
   end
   x = flow.nn.relu6(conv(x, 1280, 1, 1, 1))
   return flow.layers.dense(flow.math.reduce_mean(x, { axis = { 2, 3 } }), 10, { name = "mobilenet-output" })
+end
+
+-- What a tool that quantises makes of such a net for prediction, and reading its file of that: weights and what layers
+-- give are bytes, sums become bytes at once, and where two meet they are floats.
+local function in_bytes(name)
+  local bytes, count, rng = {}, 0, np.random.default_rng(1)
+  local step = 0.05  -- what a byte is worth
+
+  -- A convolution of bytes about `zero` to bytes about `to`, or to floats without one. About 0 what is negative is cut
+  -- off, as by relu.
+  function bytes.conv(x, zero, filters, size, strides, groups, to)
+    count = count + 1
+    local pad, channels = math.floor(size / 2), x.shape[1]
+    local weights = rng:integers(-127, 128, { filters, channels / groups, size, size }):astype("int8")
+    local worth = np.full({ filters }, (to and 1 or step) / (127 * math.sqrt(channels / groups) * size))
+    local function constant(values) return flow.identity(values) end
+    return flow.nn.quantized_conv2d(x, constant(weights), constant(worth), constant(np.zeros { filters }), {
+      strides = strides, padding = { pad, pad }, groups = groups, zero_point = zero, dtype = to and flow.uint8,
+      out_zero_point = to, name = name .. "-" .. count,
+    })
+  end
+  function bytes.of(x, zero)
+    local places = flow.math.round(x * (1 / step)) + zero
+    return flow.cast(flow.clip(places, { min_value = 0, max_value = 255 }), flow.uint8)
+  end
+  function bytes.floats(x, zero) return (flow.cast(x, flow.float) - zero) * step end
+  return bytes
+end
+
+--- models.resnet18 in bytes.
+function models.resnet18_in_bytes(images)
+  local bytes = in_bytes "resnet-bytes"
+  local function block(x, filters, strides)
+    local y = bytes.conv(bytes.conv(x, 0, filters, 3, strides, 1, 0), 0, filters, 3, 1, 1)
+    local is_wider = strides ~= 1 or x.shape[1] ~= filters
+    local shortcut = is_wider and bytes.conv(x, 0, filters, 1, strides, 1) or bytes.floats(x, 0)
+    return bytes.of(y + shortcut, 0)
+  end
+  local x = bytes.conv(bytes.of(images, 0), 0, 64, 3, 1, 1, 0)
+  for stage, filters in ipairs { 64, 128, 256, 512 } do
+    x = block(block(x, filters, stage > 1 and 2 or 1), filters, 1)
+  end
+  x = flow.math.reduce_mean(bytes.floats(x, 0), { axis = { 2, 3 } })
+  return flow.layers.dense(x, 10, { name = "resnet-classes" })
+end
+
+--- models.mobilenet in bytes.
+function models.mobilenet_in_bytes(images)
+  local bytes, middle = in_bytes "mobilenet-bytes", 128
+  local function block(x, filters, strides, widening)
+    local y, zero, channels = x, middle, x.shape[1] * widening
+    if widening > 1 then y, zero = bytes.conv(y, zero, channels, 1, 1, 1, 0), 0 end
+    y = bytes.conv(y, zero, channels, 3, strides, channels, 0)
+    if strides ~= 1 or x.shape[1] ~= filters then return bytes.conv(y, 0, filters, 1, 1, 1, middle) end
+    return bytes.of(bytes.conv(y, 0, filters, 1, 1, 1) + bytes.floats(x, middle), middle)
+  end
+  local x = bytes.conv(bytes.of(images, 0), 0, 32, 3, 2, 1, middle)
+  for _, stage in ipairs(mobilenet_stages) do
+    for i = 1, stage[3] do x = block(x, stage[2], i == 1 and stage[4] or 1, stage[1]) end
+  end
+  x = bytes.floats(bytes.conv(x, middle, 1280, 1, 1, 1, 0), 0)
+  return flow.layers.dense(flow.math.reduce_mean(x, { axis = { 2, 3 } }), 10, { name = "mobilenet-classes" })
 end
 
 --- Two layers of width 256 with 4 heads and 1024 hidden units, normalised after each part, dropout 0.1; the mean over

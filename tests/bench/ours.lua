@@ -340,6 +340,12 @@ local rows = {
     return predicting(models.writer, row_of(768), "8 bits")
   end,
   ["ResNet-18 training"] = function() return training(models.resnet18, pictures) end,
+  ["ResNet-18 predict in bytes, batch 1"] = function()
+    return predicting(models.resnet18_in_bytes, first(1, pictures))
+  end,
+  ["MobileNetV2 predict in bytes, batch 1"] = function()
+    return predicting(models.mobilenet_in_bytes, first(1, photos))
+  end,
   ["MobileNetV2 training, batch 32"] = function() return training(models.mobilenet, photos) end,
   ["MobileNetV2 predict, batch 1"] = function() return predicting(models.mobilenet, first(1, photos)) end,
   ["transformer training"] = function() return training(models.transformer, sequences) end,

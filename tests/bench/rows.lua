@@ -21,6 +21,8 @@ return {
   { name = "transformer training", unit = "ms", floor = both(1.3), target = both(2) },
   { name = "MobileNetV2 training, batch 32", unit = "ms" },
   { name = "MobileNetV2 predict, batch 1", unit = "ms" },
+  { name = "ResNet-18 predict in bytes, batch 1", unit = "ms" },
+  { name = "MobileNetV2 predict in bytes, batch 1", unit = "ms" },
   { name = "dense 4096, batch 1", unit = "us" },
   { name = "dense 4096, batch 1, 8 bits", unit = "us" },
   { name = "a word of a text, 124 million weights", unit = "ms" },
