@@ -126,7 +126,7 @@ void multiply_tile(const ByteConv& work, const ByteFactors& factors, int64_t ima
   const char* const from =
       factors.images + image * work.image.image_bytes() + group * work.image.channels * work.image.element;
   const char* windows[kPlaces];
-  for (int p = 0; p < kPlaces; ++p) windows[p] = from + work.window(place + p);
+  work.windows(from, place, windows);
   alignas(kAlignment) int32_t sums[kPlaces * kBlocks * R::kWidth];
   sum_places<M, R, kPlaces, kBlocks>(work, windows, factors.filter + block * work.filter.block_bytes(), sums);
   const int64_t filters = work.filter.group_filters(), first = in_group * R::kWidth;
@@ -166,11 +166,9 @@ void multiply_each_tile(const ByteConv& work, const ByteFactors& factors, int64_
   const char* const from = factors.images + image * work.image.image_bytes() + block * R::kWidth * work.image.element;
   const char* windows[kPlaces];
   typename R::Integers sums[kPlaces];
+  work.windows(from, place, windows);
 #pragma GCC unroll 16
-  for (int p = 0; p < kPlaces; ++p) {
-    windows[p] = from + work.window(place + p);
-    sums[p] = typename R::Integers{};
-  }
+  for (int p = 0; p < kPlaces; ++p) sums[p] = typename R::Integers{};
   const char* filter = factors.filter + block * work.filter.block_bytes();
   for (const int64_t tap : work.runs) {
     const typename M::Vector taps = *reinterpret_cast<const typename M::Stored*>(filter);

@@ -81,12 +81,25 @@ struct ByteConv {
   int64_t out_size() const { return size_of(sizes.dtype); }
   int64_t width() const { return sizes.conv.out.width; }
   int64_t places() const { return sizes.conv.out.height * width(); }
-  // Of the window of a place.
-  int64_t window(int64_t place) const {
+  // The window of a place begins so many bytes behind an image.
+  int64_t window(int64_t y, int64_t x) const {
     const Windows& windows = sizes.conv.windows;
-    const int64_t y = windows[0].start(place / width()) + image.top;
-    const int64_t x = windows[1].start(place % width()) + image.left;
-    return y * image.row_bytes() + x * image.place_bytes();
+    return (windows[0].start(y) + image.top) * image.row_bytes() +
+           (windows[1].start(x) + image.left) * image.place_bytes();
+  }
+  int64_t window(int64_t place) const { return window(place / width(), place % width()); }
+  // Of neighbouring places, with one division.
+  template <int kPlaces>
+  void windows(const char* from, int64_t place, const char* (&begin)[kPlaces]) const {
+    const int64_t step = sizes.conv.windows[1].stride * image.place_bytes();
+    int64_t y = place / width(), x = place % width();
+    const char* next = from + window(y, x);
+    for (int p = 0; p < kPlaces; ++p, next += step) {
+      begin[p] = next;
+      if (++x < width()) continue;
+      x = 0;
+      next = from + window(++y, 0) - step;
+    }
   }
 };
 
@@ -149,16 +162,19 @@ inline void end_sums(const ByteConv& work, const ByteEnds& ends, const int32_t* 
     for (int64_t p = 0; p < places; ++p, to += next) {
       const typename R::Integers each = *integers(sums + (p * blocks + b) * kLanes), whole = each - zeros;
       typename R::Vector sum = __builtin_convertvector(whole, typename R::Vector) * scales + biases;
+      if (is_whole) {
+        if (in_bytes)
+          round(sum, reinterpret_cast<uint8_t*>(to));
+        else
+          R::at(reinterpret_cast<float*>(to)) = sum;
+        continue;
+      }
       alignas(kAlignment) char lanes[sizeof sum];
       if (in_bytes)
         round(sum, reinterpret_cast<uint8_t*>(lanes));
       else
         R::at(reinterpret_cast<float*>(lanes)) = sum;
-      if (is_whole && in_bytes)
-        std::memcpy(to, lanes, kLanes);
-      else if (is_whole)
-        std::memcpy(to, lanes, sizeof lanes);
-      else if (in_bytes)
+      if (in_bytes)
         for (int64_t lane = 0; lane < count; ++lane) to[lane * next_lane] = lanes[lane];
       else
         for (int64_t lane = 0; lane < count; ++lane)
