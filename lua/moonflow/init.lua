@@ -106,7 +106,7 @@ for name, value in pairs {
   shutdown = session.shutdown,
   set_seed = random_seed.set,
   publish = prepared.publish,
-  on_interrupt = interrupts.on_interrupt,
+  on_interrupt = interrupts.on_interrupt, may_interrupt = interrupts.may_interrupt,
   -- what the launcher calls when a script has ended, and when a Ctrl-C has ended it
   _finish = session.sync,
   _interrupted = session.end_interrupted,

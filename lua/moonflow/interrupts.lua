@@ -36,6 +36,15 @@ function interrupts.may_stop(frames)
   end
 end
 
+--- For a hook that a script or a host has set, as one that ends loops that run too long: may it raise an error where it
+--- was called? Not while a result is handed over, where the error would lose it:
+---   debug.sethook(function()
+---     if os.clock() > limit and flow.may_interrupt() then error("too long") end
+---   end, "", 1000)
+function interrupts.may_interrupt()
+  return interrupts.may_stop(2)
+end
+
 local last  -- what a script has asked for
 
 --- Calls `action` when a Ctrl-C, or SIGTERM, has ended the script, before the program ends with exit code 130, or of

@@ -174,9 +174,37 @@ describe("what a function takes", function()
           error("interrupted")
         end, "", n)
         local _ = signature.names
+        debug.sethook()
       end)
-      debug.sethook()
       assert.same({ "x", "strides" }, signature.names)
     end
+  end)
+end)
+
+describe("a script's own hook that asks", function()
+  it("loses no result, wherever it raises", function()
+    local double = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder { 3 } }, returns = tp.Callback[tp.Numpy],
+    } (function(x) return x * 2 end)
+    local raised = 0
+    for n = 1, 200 do
+      local came, stopped = 0, nil
+      local function receive() came = came + 1 end
+      double(np.ones { 3 })(receive)
+      pcall(function()
+        debug.sethook(function()
+          if not flow.may_interrupt() then return end
+          debug.sethook()
+          stopped, raised = debug.getinfo(2, "f").func, raised + 1
+          error("too long")
+        end, "", n)
+        flow.sync()
+        debug.sethook()
+      end)
+      pcall(flow.sync)
+      assert.is_true(came == 1 or stopped == receive, "lost at " .. n)
+      flow.sync()
+    end
+    assert.is_true(raised > 20, raised)
   end)
 end)
