@@ -13,6 +13,7 @@
 #include "bindings/file.h"
 #include "bindings/lua_module.h"
 #include "kernels/catalog.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cuda.h"
 #include "kernels/processes.h"
 
@@ -34,6 +35,14 @@ int measure_peak(lua_State* L) {
     flops = measure_peak_flops(threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()));
   });
   lua_pushnumber(L, flops);
+  return 1;
+}
+
+// core.multiplies_bytes() -> whether the processor multiplies whole numbers of 8 bits at least as fast as floats
+int multiplies_bytes(lua_State* L) {
+  bool does = false;
+  protect(L, [&] { does = cpu::simd() != cpu::Simd::Plain; });
+  lua_pushboolean(L, does);
   return 1;
 }
 
@@ -119,6 +128,7 @@ int make_directory(lua_State* L) {
 void add_system(lua_State* L, State& state) {
   static const luaL_Reg kFunctions[] = {{"clock", clock},
                                         {"measure_peak_flops", measure_peak},
+                                        {"multiplies_bytes", multiplies_bytes},
                                         {"gpu_devices", gpu_devices},
                                         {"processes", processes_now},
                                         {"join_processes", join},

@@ -514,7 +514,7 @@ function Model:__call(...)
   local where = placed and placed.where or t.where
   local on_cpu = type(where) ~= "number"  -- the index of a gpu
   local reading = setmetatable({
-    widens = on_cpu, in_bytes = on_cpu and t.type == "predict",
+    widens = on_cpu, in_bytes = on_cpu and t.type == "predict" and core.multiplies_bytes(),
     model = self, file = self.file, opset = self.opset, trace = t, wanted = self._wanted, constants = {}, floats = {},
     dequantized = {}, convolved = {},
   }, Reading)

@@ -1,4 +1,5 @@
 -- What quantised models in ONNX files compute, ONNX's own and ONNX Runtime's.
+local core = require "moonflow.core"
 local flow = require "moonflow"
 local models = require "onnx_models"
 
@@ -7,8 +8,17 @@ local floats, node = models.floats, models.node
 local write, job_of, result_of, raises, same =
   models.write, models.job_of, models.result_of, models.raises, models.same
 
-before_each(models.begin)
-after_each(models.finish)
+-- Also where a processor is faster in floats.
+local multiplies_bytes = core.multiplies_bytes
+
+before_each(function()
+  models.begin()
+  core.multiplies_bytes = function() return true end
+end)
+after_each(function()
+  core.multiplies_bytes = multiplies_bytes
+  models.finish()
+end)
 
 describe("quantised models", function()
   it("round halves to the even number, and stay in range", function()
@@ -178,6 +188,17 @@ describe("quantised models", function()
   local bordered = { pads = { ints = { 1, 1, 1, 1 } } }
 
   local function is_in_bytes(job) return job:summary { plan = true }:find("quantized_conv2d", 1, true) ~= nil end
+
+  it("convolve in floats where the processor is faster so", function()
+    core.multiplies_bytes = function() return false end
+    local x, w = layer_given("uint8", "int8", 8, 3, 1, 6)
+    local job = job_of(flow.onnx.load(write {
+      inputs = { models.value("x", x.shape:table(), "uint8") }, weights = { w = w, xz = number(9, "uint8") },
+      nodes = { node("ConvInteger", { "x", "w", "xz" }, { "y" }, bordered) },
+    }), x.shape:table(), "uint8")
+    same(sums_of(x, 9, w, 0, 1), job(x))
+    assert.is_false(is_in_bytes(job))
+  end)
 
   it("convolve what they dequantise in bytes, exactly", function()
     for _, case in ipairs {
