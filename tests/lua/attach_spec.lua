@@ -289,6 +289,21 @@ end
     h:close()
   end)
 
+  it("leaves the socket of another that has taken its place", function()
+    local path = sockets .. "/place.sock"
+    local run = process.moonflow({ "-e", ([[
+      local flow = require "moonflow"
+      local first = flow.serve_repl(%q)
+      os.remove(%q)
+      local second = flow.serve_repl(%q)
+      first:close()
+      print(require("moonflow.core").connect(%q) ~= nil)
+      second:close()
+    ]]):format(path, path, path, path) })
+    assert.equal("true\n", run.out, run.err)
+    assert.is_nil(io.open(path))
+  end)
+
   it("is a socket for its owner alone, that goes with the service, and never takes another file's place", function()
     local h = host()
     assert.equal("srw-------", process.shell("ls -l " .. process.quote(socket)).out:match("^%S+"))
