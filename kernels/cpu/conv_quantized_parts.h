@@ -138,7 +138,9 @@ struct Rounding {
     sum = sum < most ? sum : most;
     sum = (sum + kOnesAreLast) - kOnesAreLast;
     const typename R::Integers bytes = (__builtin_convertvector(sum, typename R::Integers) + zero) & 255;
-    R::narrow(bytes, lanes);
+    alignas(kAlignment) uint8_t packed[R::kWidth];  // narrow's place is an aligned one, that of a result may be any
+    R::narrow(bytes, packed);
+    std::memcpy(lanes, packed, sizeof packed);
   }
 };
 
