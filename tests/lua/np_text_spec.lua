@@ -86,6 +86,8 @@ describe("numbers in a text file", function()
     assert.same({ { 1, 2 }, { 3, 4 } }, load('1,5" pipe,2\n3,6" pipe,4\n', places):totable())
     quoted.converters = { [0] = function(text) return #text end }
     assert.same({ { 7, 2 }, { 1, 4 } }, load('"a,""b""\nc", "2"\n"#", 4 # x\n', quoted):totable())
+    local apart = { delimiter = "\t", quotechar = '"', filling_values = -1 }
+    assert.same({ { 1, -1, 2 }, { 3, 4, -1 } }, load('1\t\t"2"\n3\t "4"\t\n', apart):totable())
     fails(":2: a quote is not closed", '1,2\n"3,4\n', { delimiter = ",", quotechar = '"' })
   end)
 

@@ -64,6 +64,7 @@ end
 -- nothing. A line whose quote is not closed is nil. The names in a `head`, the line of this number, may be a comment.
 local function quoted_lines(text, quote, delimiter, comments, marks, head)
   local from, number, comment, lines = 1, 0, 0, 0
+  local not_blank = delimiter == "\t" and "[^ ]" or delimiter == " " and "[^\t]" or "[^ \t]"
   -- What the field at `from` has between quotes, which end before the new `from`.
   local function quoted()
     local start, pieces = from, {}
@@ -84,7 +85,7 @@ local function quoted_lines(text, quote, delimiter, comments, marks, head)
     local pieces, first = {}, number + 1
     lines = lines + 1
     while true do
-      local begin = find(text, "[^ \t]", from)
+      local begin = find(text, not_blank, from)
       if begin and text:sub(begin, begin) == quote then
         from = begin + 1
         local inside = quoted()
