@@ -89,9 +89,8 @@ void add_quantized_conv(Catalog& catalog) {
   op.attrs = quantized_conv_attrs();
   op.infer = infer_types;
   op.grad = LacksGradient{
-      "a gradient goes through it, and it has none: it is for models that have learned; compute with floats, or keep "
-      "it "
-      "from the loss with flow.stop_gradient"};
+      "a gradient goes through it, and it has none: it is for models that have learned; compute with floats, or "
+      "keep it from the loss with flow.stop_gradient"};
   op.cpu.prepare = [](KernelCall& call) {
     return cpu::quantized_conv(quantized_conv_of(call.attrs, call.inputs[0], call.inputs[1].shape), call);
   };

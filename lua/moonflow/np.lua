@@ -226,6 +226,42 @@ function np.diag(...)
   return flat:reshape({ size, size })
 end
 
+local diagonal_signature = signature("np.diagonal",
+  { { "a", "any" }, { "offset", "integer", 0 }, { "axis1", "integer", 0 }, { "axis2", "integer", 1 } })
+--- The diagonals of the matrices along two axes, as the last axis of a copy. `offset` is 0 for the main one, 1 for the
+--- one above it. np.diag also makes a matrix of one.
+--- @error an array of rank below 2; an axis that stands twice
+function np.diagonal(...)
+  local given = diagonal_signature:parse(...)
+  local called, a = "np.diagonal", as_array(given.a, "np.diagonal")
+  if a.rank < 2 then fail("shape_mismatch", called .. " wants matrices, got " .. tostring(a.shape)) end
+  local rows, columns = ndarray.axis_of(a, given.axis1, called), ndarray.axis_of(a, given.axis2, called)
+  if rows == columns then
+    fail("invalid_argument", ("%s: axis1 and axis2 are both %d"):format(called, rows))
+  end
+  local order, shape = {}, {}
+  for axis = 0, a.rank - 1 do
+    if axis ~= rows and axis ~= columns then
+      order[#order + 1], shape[#shape + 1] = axis, a.shape[axis]
+    end
+  end
+  order[#order + 1], order[#order + 2] = rows, columns
+  shape[#shape + 1] = a.shape[rows] * a.shape[columns]
+  local planes = a:transpose(order):reshape(shape)
+  return ndarray.cut(planes, #shape - 1, diagonal(a.shape[rows], a.shape[columns], given.offset))
+end
+
+local fill_signature = signature("np.fill_diagonal", { { "a", "ndarray" }, { "value", "any" } })
+--- Writes `value`, a number or one for each place, to the diagonal of a matrix. The matrix is changed itself; nothing
+--- is given back.
+--- @return nil
+function np.fill_diagonal(...)
+  local given = fill_signature:parse(...)
+  local a = given.a
+  if a.rank ~= 2 then fail("shape_mismatch", "np.fill_diagonal wants a matrix, got " .. tostring(a.shape)) end
+  a:reshape({ -1 }):set(diagonal(a.shape[0], a.shape[1], 0), given.value)
+end
+
 -- ---- joining and shaping ------------------------------------------------------------------------------------------
 
 local function join(op)

@@ -229,20 +229,6 @@ function np.insert(...)
   return np.concat({ a, values }, axis):take(order, axis)
 end
 
-local fill_signature = signature("np.fill_diagonal", { { "a", "ndarray" }, { "value", "any" } })
---- Writes `value`, a number or one for each place, to the diagonal of a matrix. The matrix is changed itself; nothing
---- is given back.
---- @return nil
-function np.fill_diagonal(...)
-  local given = fill_signature:parse(...)
-  local a = given.a
-  if a.rank ~= 2 then fail("shape_mismatch", "np.fill_diagonal wants a matrix, got " .. tostring(a.shape)) end
-  local rows, columns = a.shape[0], a.shape[1]
-  local places = np.arange(math.min(rows, columns)) * (columns + 1)
-  if #places == 0 then return end
-  core.write_rows(a:reshape({ -1 }), places, ndarray.fitted(given.value, a.dtype, { #places }, "np.fill_diagonal"))
-end
-
 -- The places of a triangle of a matrix (n, m).
 local function define_triangle(name, triangle)
   local called = "np." .. name

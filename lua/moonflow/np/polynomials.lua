@@ -28,12 +28,7 @@ function np.polyfit(...)
     fail("shape_mismatch", ("np.polyfit: x is %s and y is %s, wanted (n) and (n) or (n, curves)"):format(
       tostring(x.shape), tostring(y.shape)))
   end
-  local powers, power = {}, np.ones_like(x)
-  for i = given.deg + 1, 1, -1 do
-    powers[i] = power
-    power = power * x
-  end
-  local columns = np.stack(powers, 1)
+  local columns = np.vander(x, given.deg + 1)
   if given.w ~= nil then
     local w = as_array(given.w, "np.polyfit", "float64"):astype("float64")
     if w.shape ~= x.shape then
@@ -107,7 +102,7 @@ defined("polymul", function(p, q) return np.convolve(p, q) end)
 --- @return ndarray, ndarray
 --- @error a `q` whose first coefficient is 0
 defined("polydiv", function(p, q)
-  local dtype = ndarray.floating(p * 0 + q:at(0)).dtype
+  local dtype = dtypes.promote(ndarray.floating(p).dtype, ndarray.floating(q).dtype)
   local rest, divisor = p:astype("float64"), q:astype("float64")
   local first = divisor:at(0)
   if first == 0 then fail("invalid_argument", "np.polydiv: the first coefficient of q is 0") end

@@ -54,33 +54,6 @@ end
 
 -- ---- triangles and grids ------------------------------------------------------------------------------------------
 
-local diagonal_signature = signature("np.diagonal",
-  { { "a", "any" }, { "offset", "integer", 0 }, { "axis1", "integer", 0 }, { "axis2", "integer", 1 } })
---- The diagonals of the matrices along two axes, as the last axis of a copy. `offset` is 0 for the main one, 1 for the
---- one above it. np.diag also makes a matrix of one.
---- @error an array of rank below 2; an axis that stands twice
-function np.diagonal(...)
-  local given = diagonal_signature:parse(...)
-  local called, a = "np.diagonal", as_array(given.a, "np.diagonal")
-  if a.rank < 2 then fail("shape_mismatch", called .. " wants matrices, got " .. tostring(a.shape)) end
-  local rows, columns = axis_of(a, given.axis1, called), axis_of(a, given.axis2, called)
-  if rows == columns then
-    fail("invalid_argument", ("%s: axis1 and axis2 are both %d"):format(called, rows))
-  end
-  local order, shape = {}, {}
-  for axis = 0, a.rank - 1 do
-    if axis ~= rows and axis ~= columns then
-      order[#order + 1], shape[#shape + 1] = axis, a.shape[axis]
-    end
-  end
-  order[#order + 1], order[#order + 2] = rows, columns
-  local height, width, k = a.shape[rows], a.shape[columns], given.offset
-  local first = k < 0 and -k * width or k
-  local size = math.max(0, math.min(height + math.min(k, 0), width - math.max(k, 0)))
-  shape[#shape + 1] = height * width
-  return a:transpose(order):reshape(shape):take(np.arange(size) * (width + 1) + first, #shape - 1)
-end
-
 local tril_signature = signature("np.tril", { { "a", "any" }, { "diagonal", "integer", 0 } })
 --- The matrices in the last two axes with 0 above a diagonal: 0 is the main one, 1 the one above it.
 function np.tril(...)
