@@ -1,6 +1,7 @@
 // ONNX files: a graph of nodes, the values of its weights, and the types of what goes in and out.
 // Reading trusts nothing. A file that is read has no cycle, makes each value once and before its use, and took memory
-// in proportion to its size. What operators mean is not known here.
+// in proportion to its size. What operators mean is not known here, but for functions that the file itself has: a node
+// that calls one is replaced by the nodes of the function.
 #pragma once
 
 #include <functional>
@@ -40,6 +41,7 @@ struct OnnxNode {
   std::string op, domain, name;
   std::vector<std::string> inputs, outputs;
   std::vector<OnnxAttribute> attributes;
+  std::string overload = {};  // of a function of the file
 };
 
 // An input or output of the graph. A size is a number, the name of one that is open, or "" where nothing is said.

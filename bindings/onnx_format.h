@@ -13,7 +13,7 @@ constexpr size_t kMaxFile = (size_t{1} << 31) - 1;  // of a protobuf message
 // ---- fields and types, as onnx.proto has them ----------------------------------------------------------------------
 
 namespace model {
-enum : uint32_t { IrVersion = 1, Producer = 2, ProducerVersion = 3, Graph = 7, Opset = 8 };
+enum : uint32_t { IrVersion = 1, Producer = 2, ProducerVersion = 3, Graph = 7, Opset = 8, Function = 25 };
 }
 namespace opset {
 enum : uint32_t { Domain = 1, Version = 2 };
@@ -22,7 +22,10 @@ namespace graph {
 enum : uint32_t { Node = 1, Name = 2, Initializer = 5, Input = 11, Output = 12, SparseInitializer = 15 };
 }
 namespace node {
-enum : uint32_t { Input = 1, Output = 2, Name = 3, Op = 4, Attribute = 5, Domain = 7 };
+enum : uint32_t { Input = 1, Output = 2, Name = 3, Op = 4, Attribute = 5, Domain = 7, Overload = 8 };
+}
+namespace function {
+enum : uint32_t { Name = 1, Input = 4, Output, Attribute, Node, Opset = 9, Domain, Default, Overload = 13 };
 }
 namespace attribute {
 enum : uint32_t { Name = 1, F, I, S, T, G, Floats, Ints, Strings, Tensors, Graphs, Type = 20, Reference = 21 };

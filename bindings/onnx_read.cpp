@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <type_traits>
 #include <unordered_set>
+#include <utility>
 
 #include "bindings/onnx_format.h"
+#include "bindings/onnx_functions.h"
 #include "bindings/wire.h"
 
 namespace moonflow {
@@ -13,17 +16,36 @@ using namespace onnx;
 namespace {
 
 constexpr int64_t kMaxParts = 1 << 22;  // nodes, names and attributes: each takes more memory than it takes bytes
+constexpr int kMaxCalls = 16;           // of functions in functions
+constexpr int64_t kMostCallBytes = 1 << 26;  // that calls may make of a small file
 
 // What all parts of a file are read with.
 struct Reading {
   const std::shared_ptr<HostMemory>& memory;
   const OnnxDataFile& data_file;
+  int64_t call_bytes;  // that calls of functions may still make
+  std::map<FunctionKey, Function> functions = {};
+  int64_t opset = 0;
   int64_t parts = 0;
-  int depth = 0;  // of the graph that is read, in nodes of others
+  int depth = 0;               // of the graph that is read, in nodes of others
+  int calls = 0;               // of functions around it
+  const Call* call = nullptr;  // the innermost of these
 
   // Counts what the file is made of.
   void take(const WireReader& at) {
     if (++parts > kMaxParts) at.damaged(text("the graph has more than ", kMaxParts, " parts"));
+  }
+  // Counts what calls add to that.
+  void spend(const WireReader& at, size_t bytes) {
+    call_bytes -= static_cast<int64_t>(bytes);
+    if (call_bytes < 0) at.damaged("the calls of functions make the graph too large");
+  }
+  // What a value of the file is called in the model.
+  std::string value(const WireReader& at, std::string_view name) {
+    if (!call) return std::string(name);
+    std::string full = call->value(name);
+    spend(at, full.size());
+    return full;
   }
 };
 
@@ -211,17 +233,25 @@ std::shared_ptr<const OnnxGraph> read_inner_graph(const WireReader& reader, cons
   return graph;
 }
 
-// The value of an attribute, in the field that its type names. `what` names it, with its node.
-OnnxAttribute read_attribute(const WireReader& whole, const std::string& node, Reading& reading) {
+// The value of an attribute, in the field that its type names, or that of the function's attribute that it refers to;
+// nothing where the call leaves that out.
+std::optional<OnnxAttribute> read_attribute(const WireReader& whole, const std::string& node, Reading& reading) {
   OnnxAttribute attribute;
+  std::string reference;
   int64_t kind = 0;
   for (WireReader reader = whole; reader.next();) {
     if (reader.number() == attribute::Name) attribute.name = reader.bytes();
     if (reader.number() == attribute::Type) kind = reader.integer();
-    if (reader.number() == attribute::Reference)
-      fail(ErrorCode::Unsupported, node, " refers to an attribute of a function; functions are not supported");
+    if (reader.number() == attribute::Reference) reference = reader.bytes();
   }
   const std::string what = node + ": attribute " + shown(attribute.name);
+  if (!reference.empty()) {
+    if (!reading.call) whole.damaged(what + " is one of a function, and there is none around it");
+    const OnnxAttribute* const given = reading.call->attribute(reference);
+    if (!given) return std::nullopt;
+    attribute.value = given->value;
+    return attribute;
+  }
   std::vector<int64_t> ints;
   std::vector<double> floats;
   std::vector<std::string> strings;
@@ -283,6 +313,24 @@ OnnxAttribute read_attribute(const WireReader& whole, const std::string& node, R
   return attribute;
 }
 
+// Appends attributes, none of them twice.
+void read_attributes(const std::vector<WireReader>& readers, const std::string& what, Reading& reading,
+                     std::vector<OnnxAttribute>& attributes) {
+  std::unordered_set<std::string> names;
+  for (const WireReader& reader : readers) {
+    std::optional<OnnxAttribute> attribute = read_attribute(reader, what, reading);
+    if (!attribute) continue;
+    if (!names.insert(attribute->name).second)
+      reader.damaged(what + " has the attribute " + shown(attribute->name) + " twice");
+    attributes.push_back(*std::move(attribute));
+  }
+}
+
+std::string described(const OnnxNode& node) {
+  const std::string& name = node.name.empty() && !node.outputs.empty() ? node.outputs[0] : node.name;
+  return "node " + shown(name) + " (" + shown(node.op) + ")";
+}
+
 OnnxNode read_node(const WireReader& whole, Reading& reading) {
   OnnxNode node;
   std::vector<WireReader> attributes;  // read once the node has its name
@@ -290,10 +338,10 @@ OnnxNode read_node(const WireReader& whole, Reading& reading) {
     reading.take(reader);
     switch (reader.number()) {
       case node::Input:
-        node.inputs.emplace_back(reader.bytes());
+        node.inputs.push_back(reading.value(reader, reader.bytes()));
         break;
       case node::Output:
-        node.outputs.emplace_back(reader.bytes());
+        node.outputs.push_back(reading.value(reader, reader.bytes()));
         break;
       case node::Name:
         node.name = reader.bytes();
@@ -302,7 +350,10 @@ OnnxNode read_node(const WireReader& whole, Reading& reading) {
         node.op = reader.bytes();
         break;
       case node::Domain:
-        node.domain = reader.bytes();
+        node.domain = domain_of(reader.bytes());
+        break;
+      case node::Overload:
+        node.overload = reader.bytes();
         break;
       case node::Attribute:
         attributes.push_back(reader.message());
@@ -312,16 +363,46 @@ OnnxNode read_node(const WireReader& whole, Reading& reading) {
     }
   }
   if (node.op.empty()) whole.damaged("a node has no operator");
-  if (node.domain == "ai.onnx") node.domain.clear();
-  const std::string& name = node.name.empty() && !node.outputs.empty() ? node.outputs[0] : node.name;
-  const std::string what = "node " + shown(name) + " (" + shown(node.op) + ")";
-  std::unordered_set<std::string> names;
-  for (const WireReader& reader : attributes) {
-    node.attributes.push_back(read_attribute(reader, what, reading));
-    if (!names.insert(node.attributes.back().name).second)
-      reader.damaged(what + " has the attribute " + shown(node.attributes.back().name) + " twice");
+  if (reading.call && !node.name.empty()) {
+    node.name = reading.call->node(node.name);
+    reading.spend(whole, node.name.size());
   }
+  read_attributes(attributes, described(node), reading, node.attributes);
   return node;
+}
+
+void read_nodes(const WireReader& whole, Reading& reading, std::vector<OnnxNode>& nodes);
+
+// Appends the nodes of the function that a node calls.
+void read_call(const WireReader& at, const Function& function, OnnxNode node, Reading& reading,
+               std::vector<OnnxNode>& nodes) {
+  const auto is_empty = [](const std::string& name) { return name.empty(); };
+  if (std::all_of(node.outputs.begin(), node.outputs.end(), is_empty)) return;  // nobody can ask for it
+  const std::string what = described(node) + ", a function of the file,";
+  if (reading.calls == kMaxCalls) fail(ErrorCode::Unsupported, what, " is called in ", kMaxCalls, " others");
+  if (function.opset != 0 && function.opset != reading.opset)
+    fail(ErrorCode::Unsupported, what, " is of opset ", function.opset, ", and the model of ", reading.opset,
+         "; export it with one opset");
+  reading.spend(at, function.bytes);
+  const Call* const around = std::exchange(reading.call, nullptr);  // defaults refer to nothing
+  read_attributes(function.defaults, what, reading, node.attributes);
+  const Call call(function, std::move(node), reading.calls);
+  reading.call = &call;
+  ++reading.calls;
+  for (const WireReader& inner : function.nodes) read_nodes(inner, reading, nodes);
+  --reading.calls;
+  reading.call = around;
+  for (OnnxNode& copy : call.copies()) nodes.push_back(std::move(copy));
+}
+
+// Appends a node, or those of the function that it calls.
+void read_nodes(const WireReader& whole, Reading& reading, std::vector<OnnxNode>& nodes) {
+  OnnxNode node = read_node(whole, reading);
+  const auto function = reading.functions.find({node.domain, node.op, node.overload});
+  if (function == reading.functions.end())
+    nodes.push_back(std::move(node));
+  else
+    read_call(whole, function->second, std::move(node), reading, nodes);
 }
 
 // ---- the graph -----------------------------------------------------------------------------------------------------
@@ -346,7 +427,7 @@ OnnxValue read_value(WireReader reader, const char* role, Reading& reading) {
   OnnxValue read;
   std::optional<WireReader> type;
   while (reader.next()) {
-    if (reader.number() == value::Name) read.name = reader.bytes();
+    if (reader.number() == value::Name) read.name = reading.value(reader, reader.bytes());
     if (reader.number() == value::Type) type = reader.message();
   }
   const std::string what = std::string(role) + " " + shown(read.name);
@@ -369,13 +450,14 @@ void read_graph(WireReader reader, OnnxGraph& graph, Reading& reading) {
     reading.take(reader);
     switch (reader.number()) {
       case graph::Node:
-        graph.nodes.push_back(read_node(reader.message(), reading));
+        read_nodes(reader.message(), reading, graph.nodes);
         break;
       case graph::Name:
         graph.name = reader.bytes();
         break;
       case graph::Initializer:
         graph.initializers.push_back(read_tensor(reader.message(), reading));
+        graph.initializers.back().name = reading.value(reader, graph.initializers.back().name);
         break;
       case graph::Input:
         graph.inputs.push_back(read_value(reader.message(), "input", reading));
@@ -396,14 +478,11 @@ void read_graph(WireReader reader, OnnxGraph& graph, Reading& reading) {
   order_nodes(graph);
 }
 
-void read_opset(WireReader reader, OnnxModel& model) {
-  std::string_view domain;
-  int64_t version = 0;
-  while (reader.next()) {
-    if (reader.number() == opset::Domain) domain = reader.bytes();
-    if (reader.number() == opset::Version) version = reader.integer();
-  }
-  if (domain.empty() || domain == "ai.onnx") model.opset = version;
+void add_function(const WireReader& reader, Reading& reading) {
+  Function function(reader);
+  const std::string name = function.key.op;
+  if (!reading.functions.emplace(function.key, std::move(function)).second)
+    reader.damaged("the function " + shown(name) + " is there twice");
 }
 
 // Pages that say why there was no download, and the pointers that git keeps in the place of large files, are text.
@@ -420,10 +499,11 @@ OnnxModel read_onnx(std::string_view file, const std::shared_ptr<HostMemory>& me
   require(file.size() <= kMaxFile, ErrorCode::Unsupported, "the file is larger than 2 GiB");
   OnnxModel model;
   std::string version;
-  Reading reading{memory, data_file};
+  constexpr int64_t kMostCopies = 16;  // of a large file
+  Reading reading{memory, data_file, std::max(kMostCallBytes, kMostCopies * static_cast<int64_t>(file.size()))};
   require(!is_text(file), ErrorCode::Io, "this is no ONNX model but text: ", shown(file.substr(0, file.find('\n'))));
   bool is_model = false;  // so far it may be anything
-  bool has_graph = false;
+  std::optional<WireReader> graph;
   WireReader reader(file);
   const auto next = [&] {
     try {
@@ -441,17 +521,21 @@ OnnxModel read_onnx(std::string_view file, const std::shared_ptr<HostMemory>& me
         version = reader.bytes();
         break;
       case model::Opset:
-        read_opset(reader.message(), model);
+        model.opset = std::max(model.opset, own_opset(reader.message()));
         break;
       case model::Graph:
-        if (has_graph) reader.damaged("there is a second graph");
-        has_graph = true;
-        read_graph(reader.message(), model, reading);
+        if (graph) reader.damaged("there is a second graph");
+        graph = reader.message();
+        break;
+      case model::Function:
+        add_function(reader.message(), reading);
         break;
       default:
         break;
     }
-  require(has_graph, ErrorCode::Io, "this is no ONNX model: there is no graph in it");
+  require(graph.has_value(), ErrorCode::Io, "this is no ONNX model: there is no graph in it");
+  reading.opset = model.opset;
+  read_graph(*graph, model, reading);
   if (!version.empty()) model.producer += " " + version;
   check_graph(model);
   return model;

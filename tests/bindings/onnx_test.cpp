@@ -326,6 +326,98 @@ TEST_CASE("graphs in nodes go only so deep") {
   check_fault(nested(10000), "is a graph, in more than 8 others");
 }
 
+// ---- functions -----------------------------------------------------------------------------------------------------
+
+constexpr uint32_t kAttribute = 5, kDomain = 7, kFunction = 25;  // of a node, and of a model
+constexpr int kInt = 2;                                          // the type of an attribute
+
+Message function_of(const std::string& name, const std::vector<std::string>& inputs,
+                    const std::vector<std::string>& outputs) {
+  Message message = Message().text(1, name).text(10, "own");
+  for (const std::string& input : inputs) message.writer.bytes(4, input);
+  for (const std::string& output : outputs) message.writer.bytes(5, output);
+  return message;
+}
+
+Message with_node(Message function, Message node) { return std::move(function).with(7, node); }
+
+Message call(const std::string& name, const std::vector<std::string>& inputs, const std::string& output) {
+  return node(name, inputs, output).text(kDomain, "own");
+}
+
+Message whole_number(const std::string& name, int64_t value) {
+  return Message().text(1, name).integer(3, value).integer(20, kInt);
+}
+
+Message reference(const std::string& name, const std::string& to) {
+  return Message().text(1, name).integer(20, kInt).text(21, to);
+}
+
+// The model z = Outer(x) of these functions.
+std::string calling(const Message& call, const std::vector<Message>& functions) {
+  const Message graph = Message().with(11, value("x")).with(kNode, call).with(12, value("z"));
+  Message model = Message().integer(1, 8).with(8, Message().text(1, "").integer(2, 17)).with(7, graph);
+  for (const Message& function : functions) model.writer.message(kFunction, function.writer);
+  return model.writer.text();
+}
+
+std::string shown(const OnnxModel& model) {
+  std::string all;
+  for (const OnnxNode& node : model.nodes) {
+    all += node.op + "(";
+    for (const std::string& input : node.inputs) all += input + " ";
+    for (const OnnxAttribute& attribute : node.attributes)
+      all += attribute.name + "=" + std::to_string(std::get<int64_t>(attribute.value));
+    all += ")";
+    for (const std::string& output : node.outputs) all += " " + output;
+    all += "\n";
+  }
+  return all;
+}
+
+TEST_CASE("a call of a function is its nodes, with names of their own") {
+  const Message inner = with_node(
+      with_node(function_of("Inner", {"a"}, {"b"}), node("Neg", {"a"}, "t")),
+      node("Softmax", {"t"}, "b").with(kAttribute, reference("axis", "way")).with(kAttribute, reference("k", "none")));
+  const Message outer = with_node(with_node(function_of("Outer", {"a", "unused"}, {"t"}), call("Inner", {"a"}, "u")),
+                                  call("Inner", {"u"}, "t").with(kAttribute, whole_number("way", 3)));
+  const Message with_default = Message(inner).with(11, whole_number("way", 1));
+  CHECK(shown(read(calling(call("Outer", {"x"}, "z"), {outer, with_default}))) ==
+        "Neg(x ) z:u::t\n"
+        "Softmax(z:u::t axis=1) z:u\n"
+        "Neg(z:u ) z::t\n"
+        "Softmax(z::t axis=3) z\n");
+  const Message twice = with_node(function_of("Outer", {"a"}, {"a"}), node("Neg", {"a"}, "t"));
+  CHECK(shown(read(calling(call("Outer", {"x"}, "z"), {twice}))) == "Neg(x ) z:t\nIdentity(x ) z\n");
+  // A name of another domain is another operator.
+  CHECK(read(calling(node("Outer", {"x"}, "z"), {outer, inner})).nodes.at(0).op == "Outer");
+}
+
+TEST_CASE("functions that cannot be called say so") {
+  const auto outer = [](const Message& node) { return with_node(function_of("Outer", {"a"}, {"b"}), node); };
+  const Message plain = outer(node("Neg", {"a"}, "b")), one = call("Outer", {"x"}, "z");
+  check_fault(calling(one, {outer(call("Outer", {"a"}, "b"))}), "is called in 16 others");
+  check_fault(calling(one, {plain, plain}), "the function 'Outer' is there twice");
+  check_fault(calling(call("Outer", {"x", "x"}, "z"), {plain}), "gives the function 'Outer' 2 inputs, and it has 1");
+  check_fault(calling(one, {Message(plain).with(9, Message().text(1, "").integer(2, 11))}),
+              "is of opset 11, and the model of 17");
+  check_fault(calling(one, {outer(node("Neg", {"c"}, "b"))}), "the value 'z:c' is used by node");
+  check_fault(relu_and(kNode, node("Neg", {"x"}, "z").with(kAttribute, reference("axis", "way"))),
+              "attribute 'axis' is one of a function, and there is none around it");
+}
+
+TEST_CASE("functions of a small file make no large model") {
+  std::vector<Message> functions;
+  for (int level = 0; level < 10; ++level) {
+    const auto name = [](int i) { return i == 0 ? std::string("Outer") : "Inner" + std::to_string(i); };
+    Message function = function_of(name(level), {"a"}, {"b"});
+    for (int i = 0; i < 20; ++i)
+      function = with_node(std::move(function), call(name(level + 1), {"a"}, i == 0 ? "b" : "v" + std::to_string(i)));
+    functions.push_back(std::move(function));
+  }
+  check_fault(calling(call("Outer", {"x"}, "z"), functions), "the graph");
+}
+
 TEST_CASE("what is no network of tensors is said by its name") {
   const auto branching = [](const Message& type) {  // whose branch takes such a value
     const Message branch = Message().with(11, value("l").with(2, type));
