@@ -52,9 +52,13 @@ template <class T>
 Launch prepare_packed(const Product& product, Finish finish, KernelCall& call) {
   const PackedSizes sizes = packed_sizes(product);
   call.scratch_bytes = packed_scratch_bytes<T>(sizes);
-  return finished<T>(product, finish, [=](const T* a, const T* b, T* out, void* scratch) {
-    multiply_packed(sizes, left_factor(product, a), right_factor(product, b), packed_result(product, out), scratch);
-  });
+  return [=](const LaunchCall& at) {
+    PackedResult<T> result = packed_result(product, at.output<T>(0));
+    result.bias = finish.bias ? at.input<T>(2) : nullptr;
+    result.relu = finish.relu;
+    multiply_packed(sizes, left_factor(product, at.input<T>(0)), right_factor(product, at.input<T>(1)), result,
+                    at.scratch);
+  };
 }
 
 // Up to this many rows the product is bound by reading b once, and kernels that pack nothing are up to four times

@@ -5,17 +5,23 @@
 #include "kernels/cpu/packed_product.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/matmul_tiles.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/rounding.h"
+#include "kernels/cpu/square.h"
 
 namespace moonflow::cpu {
 namespace {
 
-constexpr int64_t kBlockTerms = 192, kBlockRows = 224;
-constexpr int64_t kMostLanes = 32;  // of a panel of b
+constexpr int64_t kBlockTerms = 192, kBlockRows = 256;
+// Lanes of b that are packed together, in several panels: rows far apart lie in a page each.
+constexpr int64_t kMostLanes = 128;
+// Lanes of a panel of a, in whole registers: the rows of a tile.
+template <class R>
+constexpr int64_t kLeftLanes = (kTileRows<R> + R::kWidth - 1) / R::kWidth* R::kWidth;
 // A panel that no more tiles than this read is not worth its copy.
 constexpr int64_t kFewReads = 2;
 
@@ -25,6 +31,12 @@ struct Range {
   Range(int64_t count, int64_t parts, int64_t index)
       : first(count * index / parts), last(count * (index + 1) / parts) {}
   int64_t size() const { return last - first; }
+  Range moved(int64_t by) const {
+    Range range = *this;
+    range.first += by;
+    range.last += by;
+    return range;
+  }
 };
 
 // ---- packing -----------------------------------------------------------------------------------------------------
@@ -127,6 +139,8 @@ template <class T>
 struct Panel {
   const T* data;
   int64_t lane_step, term_step;
+
+  Panel moved(int64_t lanes) const { return {data + lanes * lane_step, lane_step, term_step}; }
 };
 
 template <class T>
@@ -135,18 +149,58 @@ Panel<T> in_place(const Factor<T>& factor, const Range& lanes, const Range& term
   return {factor.data + lanes.first * lane_step + terms.first * term_step, lane_step, term_step};
 }
 
-template <class T>
-inline void pack_matrix(const Panel<T>& from, int64_t lanes, int64_t terms, T* to, int64_t step) {
-  if (from.lane_step == 1)
-    for (int64_t k = 0; k < terms; ++k) copy(from.data + k * from.term_step, 1, lanes, to + k * step, 1);
-  else
-    for (int64_t i = 0; i < lanes; ++i) copy(from.data + i * from.lane_step, from.term_step, terms, to + i, step);
+// Neighbours in registers, or halves of them, of which the last two may overlap.
+template <int kNumbers, class T>
+inline void copy_together(const T* from, int64_t count, T* to) {
+  for (int64_t i = 0; i + kNumbers <= count; i += kNumbers) std::memcpy(to + i, from + i, kNumbers * sizeof(T));
+  std::memcpy(to + count - kNumbers, from + count - kNumbers, kNumbers * sizeof(T));
 }
 
-// Element (lane, term) of the two ranges goes to to[term * step + lane].
+template <class R, class T>
+inline void pack_matrix(const Panel<T>& from, int64_t lanes, int64_t terms, T* to, int64_t step) {
+  if (from.lane_step == 1) {
+    for (int64_t k = 0; k < terms; ++k) {
+      const T* const row = from.data + k * from.term_step;
+      if (lanes >= R::kWidth)
+        copy_together<R::kWidth>(row, lanes, to + k * step);
+      else if (lanes >= R::kWidth / 2)
+        copy_together<R::kWidth / 2>(row, lanes, to + k * step);
+      else
+        copy(row, 1, lanes, to + k * step, 1);
+    }
+    return;
+  }
+  const int64_t whole = from.term_step == 1 ? terms / R::kWidth * R::kWidth : 0;
+  for (int64_t i = 0; i < lanes; i += R::kWidth) {
+    const T* const rows = from.data + i * from.lane_step;
+    for (int64_t k = 0; k < whole; k += R::kWidth)
+      copy_square<R>(lanes - i, rows + k, from.lane_step, to + i + k * step, step);
+  }
+  for (int64_t i = 0; i < lanes; ++i)
+    copy(from.data + i * from.lane_step + whole * from.term_step, from.term_step, terms - whole, to + i + whole * step,
+         step);
+}
+
+// Whether the lanes of a term are neighbours.
 template <class T>
+bool is_straight(const Factor<T>& factor) {
+  return factor.is_matrix() && factor.lanes.inner_step == 1;
+}
+
+// So many whole panels of lanes that are neighbours, one behind the other.
+template <class R, class T>
+inline void pack_together(const Panel<T>& from, int64_t panels, int64_t terms, T* to) {
+  constexpr int64_t kLanes = 2 * R::kWidth;
+  for (int64_t k = 0; k < terms; ++k)
+    for (int64_t p = 0; p < panels; ++p)
+      copy_together<R::kWidth>(from.data + k * from.term_step + p * kLanes, kLanes, to + (p * terms + k) * kLanes);
+}
+
+// Element (lane, term) of the two ranges goes to to[term * step + lane]; a step is as many lanes as whole registers
+// have, or more, and what becomes of those beyond is nobody's matter.
+template <class R, class T>
 inline void pack(const Factor<T>& factor, const Range& lanes, const Range& terms, T* to, int64_t step) {
-  if (factor.is_matrix()) return pack_matrix(in_place(factor, lanes, terms), lanes.size(), terms.size(), to, step);
+  if (factor.is_matrix()) return pack_matrix<R>(in_place(factor, lanes, terms), lanes.size(), terms.size(), to, step);
   const bool lanes_run = factor.runs_along_lanes;
   const Walk &along = lanes_run ? factor.lanes : factor.terms, &across = lanes_run ? factor.terms : factor.lanes;
   const Range &range = lanes_run ? lanes : terms, &others = lanes_run ? terms : lanes;
@@ -176,6 +230,20 @@ struct Work {
 
 enum class Ending { Replace, Add, Descend };
 
+// What is left to do with rows and columns of a result that is a matrix.
+template <class T>
+inline void finish(const PackedResult<T>& result, const Range& rows, const Range& columns) {
+  if (!result.bias && !result.relu) return;
+  for (int64_t i = rows.first; i < rows.last; ++i) {
+    T* const to = result.data + i * result.row;
+#pragma GCC ivdep
+    for (int64_t j = columns.first; j < columns.last; ++j) {
+      const T y = result.bias ? to[j] + result.bias[j] : to[j];
+      to[j] = result.relu && y < 0 ? T(0) : y;
+    }
+  }
+}
+
 // A tile goes to rows `row` on and columns `column` on of the result.
 template <class T>
 inline void store(const T* tile, int64_t tile_row, int64_t rows, int64_t columns, const PackedResult<T>& result,
@@ -196,59 +264,136 @@ inline void store(const T* tile, int64_t tile_row, int64_t rows, int64_t columns
   }
 }
 
-// A part of one group's result, given by its rows and columns.
-template <class R, class T>
-inline void multiply_part(const Work<T>& work, const Range& rows, const Range& columns, T* scratch) {
-  constexpr int64_t kLanes = 2 * R::kWidth, kTile = kTileRows<R>;
-  alignas(kAlignment) T tile[kTile * kLanes];
-  T *const panels = scratch, *const b_panel = scratch + rows.size() * std::min(work.sizes.inner, kBlockTerms);
-  const int64_t tiles = divide_up(rows.size(), kTile), blocks = divide_up(work.sizes.inner, kBlockTerms);
-  const bool a_in_place = work.a.is_matrix() && divide_up(columns.size(), kLanes) <= kFewReads;
-  const auto tile_rows = [&](int64_t index) {
-    Range range(rows.size(), tiles, index);
-    range.first += rows.first;
-    range.last += rows.first;
-    return range;
-  };
-  for (int64_t block = 0; block < blocks; ++block) {
-    const Range terms(work.sizes.inner, blocks, block);
-    const Ending ending = work.descends ? Ending::Descend : block == 0 ? Ending::Replace : Ending::Add;
-    const auto a_panel = [&](const Range& range) -> T* { return panels + (range.first - rows.first) * terms.size(); };
-    for (int64_t i = 0; i < tiles && !a_in_place; ++i) {
-      const Range range = tile_rows(i);
-      pack(work.a, range, terms, a_panel(range), range.size());
-    }
-    for (int64_t j = columns.first; j < columns.last; j += kLanes) {
-      Range lanes = columns;
-      lanes.first = j;
-      lanes.last = std::min(j + kLanes, columns.last);
-      const bool wide = lanes.size() > R::kWidth;
-      const int64_t panel_lanes = wide ? kLanes : R::kWidth;
-      Panel<T> b{b_panel, 1, panel_lanes};
-      if (work.b.is_matrix() && work.b.lanes.inner_step == 1 && tiles <= kFewReads && lanes.size() == panel_lanes) {
-        b = in_place(work.b, lanes, terms);
-      } else {
-        if (lanes.size() < panel_lanes) std::fill_n(b_panel, panel_lanes * terms.size(), T(0));
-        pack(work.b, lanes, terms, b_panel, panel_lanes);
-      }
-      for (int64_t i = 0; i < tiles; ++i) {
-        const Range range = tile_rows(i);
-        const Panel<T> a = a_in_place ? in_place(work.a, range, terms) : Panel<T>{a_panel(range), 1, range.size()};
-        if (wide)
-          product_of_rows<R, kTile, 2>(range.size(), terms.size(), a.data, a.lane_step, a.term_step, b.data,
-                                       b.term_step, R::kWidth, tile, kLanes, Replace());
-        else
-          product_of_rows<R, kTile, 1>(range.size(), terms.size(), a.data, a.lane_step, a.term_step, b.data,
-                                       b.term_step, R::kWidth, tile, kLanes, Replace());
-        store(tile, kLanes, range.size(), lanes.size(), work.result, range.first, j, ending, work.factor);
-      }
-    }
+// Fetches what is written next together; storing to one row after the other would wait for each.
+template <class T>
+inline void fetch_rows(const T* to, int64_t row, int64_t rows, int64_t count) {
+  for (int64_t i = 0; i < rows; ++i, to += row) {
+    __builtin_prefetch(to, 1);
+    __builtin_prefetch(to + count - 1, 1);
   }
 }
 
+// A tile of rows of a by a panel of b.
+template <class R, class T, class To>
+inline void multiply_tile(int64_t rows, int64_t lanes, int64_t terms, const Panel<T>& a, const Panel<T>& b, T* to,
+                          int64_t to_row, const To& ending) {
+  const auto multiply = [&](auto vectors) {
+    product_of_rows<R, kTileRows<R>, decltype(vectors)::value>(rows, terms, a.data, a.lane_step, a.term_step, b.data,
+                                                               b.term_step, R::kWidth, to, to_row, ending);
+  };
+  if (lanes > R::kWidth)
+    multiply(std::integral_constant<int, 2>());
+  else
+    multiply(std::integral_constant<int, 1>());
+}
+
+// A block of terms, and what becomes of the result by it.
+struct Block {
+  Range terms;
+  Ending ending;
+  bool is_last;
+};
+
+// A part of one group's result, given by its rows and columns.
+template <class R, class T>
+class Part {
+ public:
+  Part(const Work<T>& work, const Range& rows, const Range& columns, T* scratch)
+      : work_(work), rows_(rows), columns_(columns), tiles_(divide_up(rows.size(), kTileRows<R>)), left_(scratch) {
+    right_ = scratch + tiles_ * kLeftLanes<R> * std::min(work.sizes.inner, kBlockTerms);
+    // Rows that are a multiple of 2 KiB apart share few sets of the nearest cache.
+    constexpr int64_t kApart = 2048 / sizeof(float);
+    const bool lies_well = work.a.terms.inner_step == 1 && work.a.lanes.inner_step % kApart != 0;
+    reads_left_ = work.a.is_matrix() && (lies_well || divide_up(columns.size(), kLanes) <= kFewReads);
+  }
+
+  void multiply() {
+    const int64_t inner = work_.sizes.inner, blocks = divide_up(inner, kBlockTerms);
+    for (int64_t i = 0; i < blocks; ++i) {
+      Range terms(divide_up(inner, R::kWidth), blocks, i);  // in whole squares, but for the last
+      terms.first *= R::kWidth;
+      terms.last = std::min(terms.last * R::kWidth, inner);
+      multiply({terms, work_.descends ? Ending::Descend : i == 0 ? Ending::Replace : Ending::Add, i == blocks - 1});
+    }
+  }
+
+ private:
+  static constexpr int64_t kLanes = 2 * R::kWidth;
+
+  Range tile_rows(int64_t tile) const {
+    const Range range(rows_.size(), tiles_, tile);
+    return range.moved(rows_.first);
+  }
+
+  Panel<T> left(int64_t tile, const Range& terms) const {
+    if (reads_left_) return in_place(work_.a, tile_rows(tile), terms);
+    return {left_ + tile * kLeftLanes<R> * terms.size(), 1, kLeftLanes<R>};
+  }
+
+  void multiply(const Block& block) {
+    const Range& terms = block.terms;
+    for (int64_t i = 0; i < tiles_ && !reads_left_; ++i)
+      pack<R>(work_.a, tile_rows(i), terms, left_ + i * kLeftLanes<R> * terms.size(), kLeftLanes<R>);
+    const bool straight = is_straight(work_.b);
+    for (int64_t j = columns_.first, panels; j < columns_.last; j += panels * kLanes) {
+      panels = straight ? std::clamp<int64_t>((columns_.last - j) / kLanes, 1, kMostLanes / kLanes) : 1;
+      Range lanes = columns_;
+      lanes.first = j;
+      lanes.last = std::min(j + panels * kLanes, columns_.last);
+      const int64_t width = lanes.size() > R::kWidth ? kLanes : R::kWidth;  // of a panel
+      const bool is_whole = lanes.size() == panels * width;
+      if (straight && is_whole && tiles_ <= kFewReads) {
+        for (int64_t p = 0; p < panels; ++p)
+          multiply(block, Range(lanes.size(), panels, p).moved(j), width,
+                   in_place(work_.b, lanes, terms).moved(p * kLanes));
+        continue;
+      }
+      if (!is_whole) std::fill_n(right_, width * terms.size(), T(0));
+      if (panels > 1)
+        pack_together<R>(in_place(work_.b, lanes, terms), panels, terms.size(), right_);
+      else
+        pack<R>(work_.b, lanes, terms, right_, width);
+      for (int64_t p = 0; p < panels; ++p)
+        multiply(block, Range(lanes.size(), panels, p).moved(j), width, {right_ + p * kLanes * terms.size(), 1, width});
+    }
+  }
+
+  // By one panel, of so many lanes, which has some of these columns.
+  void multiply(const Block& block, const Range& columns, int64_t width, const Panel<T>& right) {
+    const PackedResult<T>& result = work_.result;
+    const int64_t within = columns.first % result.run, terms = block.terms.size();
+    const bool is_direct = columns.size() == width && result.run - within >= width && !work_.descends;
+    alignas(kAlignment) T tile[kTileRows<R> * kLanes];
+    for (int64_t i = 0; i < tiles_; ++i) {
+      const Range rows = tile_rows(i);
+      const Panel<T> a = left(i, block.terms);
+      if (is_direct) {
+        T* const to = result.data + rows.first * result.row + columns.first / result.run * result.apart + within;
+        fetch_rows(to, result.row, rows.size(), width);
+        if (block.ending == Ending::Add)
+          multiply_tile<R>(rows.size(), width, terms, a, right, to, result.row, Add());
+        else
+          multiply_tile<R>(rows.size(), width, terms, a, right, to, result.row, Replace());
+      } else {
+        multiply_tile<R>(rows.size(), width, terms, a, right, tile, kLanes, Replace());
+        store(tile, kLanes, rows.size(), columns.size(), result, rows.first, columns.first, block.ending, work_.factor);
+      }
+      if (block.is_last) finish(result, rows, columns);
+    }
+  }
+
+  const Work<T>& work_;
+  const Range rows_, columns_;
+  const int64_t tiles_;
+  T *left_, *right_;  // for panels of a and of b
+  bool reads_left_;   // where it is
+};
+
 // Elements for each thread.
 int64_t scratch_of_part(const PackedSizes& sizes) {
-  return (std::min(sizes.rows, kBlockRows) + kMostLanes) * std::min(sizes.inner, kBlockTerms);
+  constexpr int64_t kFewRows = 6, kFewLanes = 8, kManyLanes = 16;  // of tiles, in narrow registers and in wide ones
+  const int64_t left = divide_up(std::min(sizes.rows, kBlockRows), kFewRows) * kFewLanes + kManyLanes;
+  return (left + kMostLanes) * std::min(sizes.inner, kBlockTerms);
 }
 
 // Groups, blocks of rows, and where those are no even work for the threads, columns cut in as many parts.
@@ -280,8 +425,8 @@ void run(const Work<T>& work, T* scratch) {
           here.a.data += group * work.a.group;
           here.b.data += group * work.b.group;
           here.result.data += group * work.result.group;
-          multiply_part<R>(here, Range(sizes.rows, row_blocks, block), columns,
-                           scratch + part * scratch_of_part(sizes));
+          Part<R, T>(here, Range(sizes.rows, row_blocks, block), columns, scratch + part * scratch_of_part(sizes))
+              .multiply();
         }
       }
     });
@@ -290,10 +435,14 @@ void run(const Work<T>& work, T* scratch) {
 
 template <class T>
 void clear_result(const PackedSizes& sizes, const PackedResult<T>& result) {
-  for (int64_t group = 0; group < sizes.groups; ++group)
+  for (int64_t group = 0; group < sizes.groups; ++group) {
+    PackedResult<T> here = result;
+    here.data += group * result.group;
     for (int64_t i = 0; i < sizes.rows; ++i)
       for (int64_t j = 0; j < sizes.columns; ++j)
-        result.data[group * result.group + i * result.row + j / result.run * result.apart + j % result.run] = 0;
+        here.data[i * result.row + j / result.run * result.apart + j % result.run] = 0;
+    finish(here, Range(sizes.rows, 1, 0), Range(sizes.columns, 1, 0));
+  }
 }
 
 }  // namespace

@@ -36,13 +36,17 @@ struct Factor {
 template <class T>
 Factor<T> matrix_factor(const T* data, int64_t lane_step, int64_t term_step, int64_t group = 0);
 
-// Element (i, j) of a group lies at i * row + j / run * apart + j % run.
+// Element (i, j) of a group lies at i * row + j / run * apart + j % run. Where it is a matrix, all of whose columns are
+// a run, there is added to it the bias of its column, unless there is none, and with `relu` 0 takes the place of what
+// is negative.
 template <class T>
 struct PackedResult {
   T* data;
   int64_t row;
   int64_t run, apart;
   int64_t group = 0;
+  const T* bias = nullptr;
+  bool relu = false;
 };
 
 struct PackedSizes {

@@ -33,7 +33,19 @@ void transpose(typename R::Vector (&rows)[R::kWidth]) {
   if constexpr (2 * kStep < R::kWidth) transpose<R, 2 * kStep>(rows);
 }
 
-// Copies a square whose rows lie `from_step` apart to its transpose, calling change(row) for each register of that.
+// Copies a square to its transpose, of whose rows, `from_step` apart, the first `count` are there; the others are zero.
+template <class R>
+void copy_square(int64_t count, const typename R::Element* from, int64_t from_step, typename R::Element* to,
+                 int64_t to_step) {
+  typename R::Vector rows[R::kWidth];
+#pragma GCC unroll 16
+  for (int i = 0; i < R::kWidth; ++i) rows[i] = i < count ? R::at(from + i * from_step) : typename R::Vector{};
+  transpose<R>(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < R::kWidth; ++i) R::at(to + i * to_step) = rows[i];
+}
+
+// The same with all rows, calling change(row) for each register of the transpose.
 template <class R, class Change>
 void copy_square(const typename R::Element* from, int64_t from_step, typename R::Element* to, int64_t to_step,
                  const Change& change) {
