@@ -15,13 +15,19 @@
 namespace moonflow {
 namespace {
 
+// Of meetings with the same types it says which one it is: values of two jobs must not be added up.
+constexpr char kTopic[] = "topic";
+AttrDef topic() { return {kTopic, std::string(), "what it is about, the same in all processes"}; }
+
 // The kernel that holds a meeting in each launch: held(meeting, call) gives what it does there.
 template <class Held>
 Kernel meeting_kernel(const char* name, const Held& held) {
   return {[name, held](KernelCall& call) -> Launch {
     std::string what = name;
     for (size_t i = 0; i < call.inputs.size(); ++i) what += text(i == 0 ? " of " : ", ", call.inputs[i]);
-    for (const auto& [key, value] : call.attrs) what += text(", ", key, " ", str(value));
+    for (const auto& [key, value] : call.attrs)
+      if (key != kTopic) what += text(", ", key, " ", str(value));
+    if (const std::string& topic = call.attrs.string(kTopic); !topic.empty()) what += text(", of '", topic, "'");
     const auto meeting = std::make_shared<Meeting>(what);
     return [meeting, work = held(*meeting, call)](const LaunchCall& launch) {
       meeting->hold([&] { work(*meeting, launch); });
@@ -182,7 +188,7 @@ OpDef all_reduce() {
       "gradients: of a sum, and of a mean, the same of the gradients; a maximum or minimum has none\n"
       "errors: a process that has come to something else; one that does not come";
   op.inputs = {{"x", InputDef::Many}};
-  op.attrs = {{"reduction", std::string("sum"), "\"sum\", \"mean\", \"max\" or \"min\""}};
+  op.attrs = {{"reduction", std::string("sum"), "\"sum\", \"mean\", \"max\" or \"min\""}, topic()};
   op.infer = [](const OpCall& call) {
     const Reduction reduction = reduction_of(call.attrs.string("reduction"));
     std::vector<TensorType> types;
@@ -234,7 +240,7 @@ OpDef broadcast() {
       "gradient: the sum of those of all processes, at the root; 0 elsewhere\n"
       "errors: a root that there is not; a process that has come to something else; one that does not come";
   op.inputs = {{"x"}};
-  op.attrs = {{"root", int64_t{0}, "the rank of the process whose value it is"}};
+  op.attrs = {{"root", int64_t{0}, "the rank of the process whose value it is"}, topic()};
   op.infer = [](const OpCall& call) {
     const int64_t root = call.attrs.integer("root"), size = processes().size();
     require(root >= 0 && root < size, ErrorCode::OutOfRange, "root is ", root, ", and there ",
@@ -275,6 +281,7 @@ OpDef all_gather() {
       "gradient: the sum of those of all processes, of the own rows\n"
       "errors: x without an axis; a process that has come to something else; one that does not come";
   op.inputs = {{"x"}};
+  op.attrs = {topic()};
   op.infer = [](const OpCall& call) {
     TensorType type = call.type(0);
     require(type.shape.rank() >= 1, ErrorCode::ShapeMismatch, "x is ", type, ", and rows have an axis");

@@ -258,7 +258,10 @@ local function share(t, updates)
     end)
   end
   if #own == 0 then return end
-  local means = { t:append("all_reduce", own, { reduction = "mean" }, "System-Train-GradientsOfAll", "") }
+  local names = {}
+  for i, u in ipairs(updates) do names[i] = u.name end
+  local means = { t:append("all_reduce", own, { reduction = "mean", topic = table.concat(names, ", ") },
+    "System-Train-GradientsOfAll", "") }
   for i, take_mean in ipairs(take) do take_mean(means[i]) end
 end
 

@@ -333,6 +333,34 @@ describe("several processes", function()
       result.out)
   end)
 
+  it("say so where they train different nets of the same shapes, or come to other values of a job", function()
+    local nets = together(2, [[
+      local rank = distributed.join()
+      local function trainer(name)
+        return flow.global_function {
+          name = name, type = "train", inputs = { x = tp.Numpy.Placeholder { 4, 3 } }, returns = tp.Numpy,
+        } (function(x)
+          local loss = flow.layers.dense(x, 2, { name = name }) ^ 2
+          flow.optimizer.SGD(0.1):minimize(loss)
+          return loss
+        end)
+      end
+      local jobs = { trainer("a"), trainer("b") }
+      say(pcall(jobs[rank + 1], np.ones { 4, 3 }))
+      os.exit(3)
+    ]])
+    assert.is_true(nets.code ~= 0)
+    assert.truthy(nets.out:find("of 'a-weight, a-bias', and process", 1, true), nets.out)
+    local values = together(2, [[
+      local rank = distributed.join()
+      local names = { "one", "two" }
+      say(pcall(distributed.all_reduce, np.zeros { 3 }, { name = names[rank + 1] }))
+      os.exit(3)
+    ]])
+    assert.truthy(values.out:find("reduction 'sum', of 'two', and process 0, this one, to all_reduce of float32 (3), "
+      .. "reduction 'sum', of 'one'; all of them", 1, true), values.out)
+  end)
+
   it("say so in a job on a gpu too, whose variables stay as they are", function()
     local result = together(2, ON_GPU .. [[
       local rank = distributed.join()
@@ -352,7 +380,7 @@ describe("several processes", function()
     ]])
     assert.is_true(result.code ~= 0)
     assert.truthy(result.out:find("false wrong_state all_reduce 'of_all' process 1 has come to all_reduce of float32 "
-      .. "(4), reduction 'sum', and process 0, this one, to all_reduce of float32 (3)", 1, true),
+      .. "(4), reduction 'sum', of 'of_all', and process 0, this one, to all_reduce of float32 (3)", 1, true),
       result.out .. result.err)
     assert.truthy(result.out:find("%f[%d]1%f[^%d]\n"), result.out)
   end)

@@ -12,7 +12,7 @@ local trace = require "moonflow.trace"
 local function define(word, op, parameters, doc)
   local path = "distributed." .. word
   table.insert(parameters, 1, { "x", "operand" })
-  local function attrs_of(given) return { reduction = given.reduction, root = given.root } end
+  local function attrs_of(given) return { reduction = given.reduction, root = given.root, topic = given.name } end
   local function with_arrays(...)
     local signature = ops.signature(ops.at(path))
     local given = signature:parse(...)
