@@ -10,6 +10,8 @@ local handlers = {}
 local running = coroutine.running
 
 local failures = {}     -- errors of handlers and of runs nobody waits for, in order
+-- From such an error to the call or task that has it, as long as a script holds that and may still ask for it.
+local owners = setmetatable({}, { __mode = "kv" })
 local slot = { false }  -- [1], inside a handler: the coroutine it runs in, or true on the main one and in a function of
                         -- a host
 local called = 0
@@ -119,8 +121,9 @@ local function refused(problem, failure, traceback)
   return both
 end
 
---- Reports an error that no caller waits for: to flow.config.on_error, else raised by whoever delivers.
-function handlers.fail(failure)
+--- Reports an error that no caller waits for: to flow.config.on_error, else raised by whoever delivers. `owner`, if
+--- there is one, raises it when it is asked for its result, and withdraws it then.
+function handlers.fail(failure, owner)
   if after_interrupt and is_cut_run(failure) then return end
   if handlers.on_error then
     local fine, problem = xpcall(handlers.on_error, handlers.traced, failure)
@@ -130,7 +133,18 @@ function handlers.fail(failure)
     failure = refused(problem, failure, traceback)
   end
   failures[#failures + 1] = failure
+  if type(failure) == "table" then owners[failure] = owner end
   announce()
+end
+
+--- A problem is told by its owner from now on, and by nobody else: neither as it is nor as the failure of a task.
+function handlers.withdraw(problem)
+  for i, failure in ipairs(failures) do
+    if rawequal(failure, problem) or type(failure) == "table" and rawequal(rawget(failure, "cause"), problem) then
+      table.remove(failures, i)
+      return
+    end
+  end
 end
 
 --- Has a Ctrl-C ended a handler?
@@ -139,17 +153,22 @@ function handlers.interrupted()
 end
 
 --- At the end of a call: raises the first failure that waits. The others go with it in `also`; where on_error has
---- raised it, they wait on. In a handler all wait on, for whoever delivers.
-function handlers.raise_failures()
+--- raised it, they wait on. In a handler all wait on, for whoever delivers. Without `all` those wait on too whose owner
+--- may still be asked: what a call gives is not lost by another's failure.
+function handlers.raise_failures(all)
   if failures[1] == nil or handlers.running() then return end
-  local all = failures
-  failures = {}
-  local first = table.remove(all, 1)
-  if #all > 0 then
+  local raised, held = {}, {}
+  for _, failure in ipairs(failures) do
+    table.insert(not all and owners[failure] and held or raised, failure)
+  end
+  failures = held
+  if #raised == 0 then return end
+  local first = table.remove(raised, 1)
+  if #raised > 0 then
     if errors.is_error(first) then
-      first.also = all
+      first.also = raised
     else
-      failures = all
+      for i, failure in ipairs(raised) do table.insert(failures, i, failure) end
     end
   end
   error(first, 0)

@@ -68,7 +68,7 @@ function Pending:finish(problem, sequence)
     if self.error_handler then
       handlers.call(self.error_handler, "the error handler of " .. self.plan.job_name, sequence, self.site, problem)
     elseif not self.awaited and not self.waiters and not was_stopped(self) then
-      handlers.fail(problem)
+      handlers.fail(problem, not self.attached and self or nil)
     end
   elseif self.callback then
     self:deliver()
@@ -94,6 +94,7 @@ local function set_error_handler(self, handler)
   arguments.check_callable(handler, "the error handler of " .. self.plan.job_name .. " must be a function")
   self.error_handler = handler
   if self.problem then
+    handlers.withdraw(self.problem)
     handlers.call(handler, "the error handler of " .. self.plan.job_name, self.sequence, self.site, self.problem)
   end
 end
@@ -130,7 +131,10 @@ local function wait_until(self, stop, what)
       errors.raise("wrong_state", "the run of " .. self.plan.job_name .. " was given up when its session was closed")
     end
   end
-  if self.problem then error(self.problem, 0) end
+  if self.problem then
+    handlers.withdraw(self.problem)
+    error(self.problem, 0)
+  end
   handlers.raise_failures()
   return true
 end

@@ -189,19 +189,28 @@ local function take_own(run)
   end
 end
 
--- Delivers one thing; false when nothing is ready.
+-- Delivers one thing; false when nothing is ready. And is it the end of a run, or a late callback?
 local function step()
   if stopping then error("interrupted", 0) end
   epoch = epoch + 1
   if #late > 0 then
     table.remove(late, 1):deliver()
-    return true
+    return true, true
   end
   local run, token, value, sequence, ended = take_next(nil, true)
   if run == nil then return false end
   hand(run, token, value, sequence)
   if ended then hand(run, 0, nil, sequence + 1) end
-  return true
+  return true, ended or token == 0
+end
+
+-- How many of these there are to come of all that has begun.
+local function ends_due()
+  local count = handle:in_flight() + #late
+  for i = stash_first, stash_last do
+    if stash[i][1] ~= nil and stash[i][2] == 0 then count = count + 1 end
+  end
+  return count
 end
 
 --- A number that tells the waits of the script from one another, so that one left by an interrupt is known to be over.
@@ -297,7 +306,7 @@ function session.wait_for(thing, stop)
   local fine, came = pcall(deliver_until_ended, thing, stop)
   thing.awaited = was
   if fine then return came end
-  if thing.problem and not was then handlers.fail(thing.problem) end
+  if thing.problem and not was then handlers.fail(thing.problem, thing) end
   error(came, 0)
 end
 
@@ -350,7 +359,7 @@ local function end_of(max_ms, what)
 end
 session.end_of = end_of
 
---- Delivers what is ready, without waiting.
+--- Delivers what is ready, without waiting. What handlers begin meanwhile is left to the next poll.
 --- @param max_ms? number  stops after the delivery that uses up this budget. 0 or less, unlike in C, is no time: one
 ---                        delivery. Default: all that is ready
 --- @return number          how many handlers were called
@@ -360,14 +369,16 @@ function session.poll(max_ms)
   local stop = end_of(max_ms, "flow.poll")
   if services[1] then serve() end
   if not handle then return 0 end
-  local before = handlers.called()
-  while handle and step() do
-    if stop and handlers.called() > before and (stop == 0 or core.clock() >= stop) then
-      announce_rest()
-      break
-    end
+  local before, left = handlers.called(), ends_due()
+  -- Where all is done the queue is looked at once more, which ends an announcement.
+  while handle and (left > 0 or handle:in_flight() == 0 and not late[1]) do
+    local more, ends = step()
+    if not more then break end
+    if ends then left = left - 1 end
+    if stop and handlers.called() > before and (stop == 0 or core.clock() >= stop) then break end
   end
-  handlers.raise_failures()
+  if handle then announce_rest() end
+  handlers.raise_failures(true)
   return handlers.called() - before
 end
 
@@ -399,7 +410,7 @@ function session.sync(max_ms)
   refuse_inside("flow.sync")
   local stop = end_of(max_ms, "flow.sync")
   local done = not handle or finish_until(stop)
-  handlers.raise_failures()
+  handlers.raise_failures(true)
   return done
 end
 

@@ -223,7 +223,10 @@ function Task:await()
       errors.raise("wrong_state", self.what .. " never ends: nothing is in flight that could resume it")
     end
   end
-  if self.failed then error(self.problem, 0) end
+  if self.failed then
+    handlers.withdraw(self.problem)
+    error(self.problem, 0)
+  end
   handlers.raise_failures()
   return unpack(self.results, 1, self.count)
 end

@@ -437,6 +437,39 @@ describe("a failing run", function()
     flow.sync()
   end)
 
+  it("is raised by its own future alone, as long as a script holds that, and else from whoever delivers", function()
+    local job = define(nil, function(x) return flow.gather(flow.ones { 3 }, flow.cast(x, flow.int32)) end)
+    local bad, good = job(number(9)), job(number(0))
+    assert.equal(1, good:get():item())
+    local fine, problem = pcall(bad.get, bad)
+    assert.is_false(fine)
+    assert.equal("out_of_range", problem.code)
+    flow.sync()
+
+    local caught
+    flow.spawn(function()
+      local worse, better = job(number(9)), job(number(0))
+      assert.equal(1, better:await():item())
+      caught = select(2, pcall(worse.await, worse))
+    end)
+    flow.sync()
+    assert.equal("out_of_range", caught.code)
+
+    job(number(9))
+    good = job(number(0))
+    fine = true
+    for _ = 1, 3 do  -- until nobody can ask for it any more
+      collectgarbage()
+      fine = fine and pcall(good.get, good)
+    end
+    assert.is_false(fine)
+    assert.is_true((pcall(flow.sync)))
+
+    local held = job(number(9))
+    assert.is_false((pcall(flow.sync)))
+    assert.is_true(held:ready())
+  end)
+
   it("goes to the call's own error handler, or to get", function()
     local job = gathering(tp.Callback[tp.Numpy])
     local got
@@ -668,6 +701,23 @@ describe("the descriptor", function()
 end)
 
 describe("poll with a budget", function()
+  it("leaves what its handlers begin to the next one", function()
+    local job = define(tp.Callback[tp.Numpy], function(x) return x + 1 end)
+    local count = 0
+    local function again()
+      count = count + 1
+      if count < 50 then job(number(1))(again) end
+      local start = flow.clock()
+      while flow.clock() - start < 0.002 do end  -- so that the run of that has ended
+    end
+    job(number(1))(again)
+    job(number(1))(again)
+    assert.is_true(flow.poll() <= 2)
+    assert.is_true(count <= 2)
+    flow.sync()
+    assert.equal(51, count)
+  end)
+
   it("stops when the time is over", function()
     local job = define(tp.Callback[tp.Numpy], function(x) return x end)
     local handled = 0
