@@ -12,6 +12,8 @@ namespace {
 
 constexpr int64_t kFormatInteger = 1, kFormatFloat = 3, kFormatExtensible = 0xFFFE;
 constexpr int64_t kUnknownSize = 0xFFFFFFFF;  // whoever writes to a pipe cannot come back to say it
+// Some then leave 0, as a recorder that was killed does, or the most that there can be, less the headers.
+constexpr bool is_unfinished(int64_t size) { return size == 0 || size >= 0x7FFFF000; }
 constexpr int64_t kMostChannels = 256;
 constexpr int64_t kBlock = 4096;  // samples that are converted at once
 
@@ -187,6 +189,7 @@ Sound read_wav(ByteSource& source, bool raw, const std::shared_ptr<HostMemory>& 
     source.fail_at(0, "no WAV file: it begins with '", printable(head.data(), 4), "....", printable(head.data() + 8, 4),
                    "', wanted 'RIFF....WAVE'");
 
+  const int64_t whole = number_at(head.data() + 4, 4);
   Format format;
   for (;;) {
     std::array<unsigned char, 8> chunk;
@@ -198,7 +201,8 @@ Sound read_wav(ByteSource& source, bool raw, const std::shared_ptr<HostMemory>& 
     const bool is_data = name == "data";
     if (is_data && !format.encoding) source.fail_at(begin, "the chunk 'data' comes before 'fmt '");
     const int64_t frame_bytes = is_data ? format.channels * format.encoding->bytes : 1;
-    if (is_data && size == kUnknownSize) size = source.remaining() / frame_bytes * frame_bytes;
+    const bool is_guess = is_unfinished(whole) && is_unfinished(size) && (size == 0 || size > source.remaining());
+    if (is_data && (size == kUnknownSize || is_guess)) size = source.remaining() / frame_bytes * frame_bytes;
     if (size > source.remaining())
       source.fail_at(begin + 4, "the chunk '", name, "' announces ", size, " bytes, the file has ", source.remaining(),
                      " more");

@@ -38,6 +38,9 @@ for words, ours in pairs {
   ["mul div sub cmul cdiv csub mul_ div_ sub_ add add_"] = "+, -, * and / compute with it",
   ["expandAs expand_as"] = "flow.broadcast_like(x, y) has the shape of y",
   ["index indexSelect"] = "flow.gather(x, indices) takes rows",
+  ["location"] = "x.site is the line that made it",
+  ["batch_axis split_axis is_dynamic is_tensor_list parallel_conf parallel_size"] =
+    "a job runs on one device, with the shapes of its placeholders: leave it out",
   ["grad backward requires_grad requires_grad_ gradInput"] = "flow.gradients(loss, x) is its gradient, and "
     .. "optimizer:minimize(loss) trains",
 } do

@@ -204,7 +204,7 @@ end
 --- cudnn_conv_heuristic_search_algo: false has the ways to compute each convolution timed on a gpu when the job is
 ---   made, and the fastest kept, on disk too; runs of one machine are alike, those of another may differ in the last
 ---   bits, which cudnn_conv_use_deterministic_algo_only = true or winograd = false forbid
---- concurrency_width: how many calls may be under way (flow.config.inflight says it of all jobs)
+--- concurrency_width: how many calls of the job may be under way, of 8 of all jobs; flow.config.inflight asks for more
 --- kept_plans: of how many shapes of its lists a job keeps the plans, those that were used last (8); each has memory of
 ---   its own
 --- indexed_slices_optimizer_conf: a table asks for an optimizer that changes only the rows that were picked

@@ -43,9 +43,9 @@ local function declare(t, given, where)
   if known and (known.dtype ~= dtype or not same_list(known.shape, shape)) then
     errors.raise("shape_mismatch", where .. ": variable '" .. given.name .. "' is " .. known.dtype .. " "
       .. shape_text(known.shape) .. " since " .. (known.site or "?") .. ", this asks for " .. dtype .. " "
-      .. shape_text(shape) .. "; it lives on when its job is defined again, so another shape needs another name"
-      .. (given.name:find("^%u%w*_%d+%-") and ". It is of a layer without a name, and those of all jobs are numbered "
-        .. "alike: name it" or "") .. ", or flow.forget_variables(\""
+      .. shape_text(shape) .. "; it lives on when its job is defined again, so another shape or dtype needs another "
+      .. "name" .. (given.name:find("^%u%w*_%d+%-") and ". It is of a layer without a name, and those of all jobs are "
+        .. "numbered alike: name it" or "") .. ", or flow.forget_variables(\""
         .. (given.is_of_layer and given.name:match("^(.+)%-") or given.name) .. "\") before the definition")
   end
   if t.taken[given.name] then

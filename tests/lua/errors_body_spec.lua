@@ -146,7 +146,7 @@ end)]])
 
   it("variables keep their shape when a job is defined again", function()
     golden("flow.layers.dense: variable 'd-weight' is float32 (2, 4) since user.lua:3, this asks for float32 (3, 4); "
-      .. "it lives on when its job is defined again, so another shape needs another name, or "
+      .. "it lives on when its job is defined again, so another shape or dtype needs another name, or "
       .. "flow.forget_variables(\"d\") before the definition", [[
 local function define(units)
   return flow.global_function { name = "net", inputs = { x = tp.Numpy.Placeholder({ 1, 4 }) } } (function(x)
@@ -597,8 +597,8 @@ describe("what is not called", function()
   it("is said of layers without a name, which jobs have in common", function()
     golden("flow.layers.dense: variable 'Dense_0-weight' is float32 (2, 3) since user.lua:1, this asks for float32 "
       .. "(2, 4); "
-      .. "it lives on when its job is defined again, so another shape needs another name. It is of a layer without a "
-      .. "name, and those of all jobs are numbered alike: name it, "
+      .. "it lives on when its job is defined again, so another shape or dtype needs another name. It is of a layer "
+      .. "without a name, and those of all jobs are numbered alike: name it, "
       .. "or flow.forget_variables(\"Dense_0\") before the definition", [[
 local function body(x) return (flow.layers.dense(x, 2)) end
 flow.global_function { name = "a", inputs = { x = tp.Numpy.Placeholder({ 2, 3 }) }, returns = tp.Numpy } (body)

@@ -83,6 +83,16 @@ describe("a sound of a file", function()
     same((np.decode_wav(piped)), "float32", { { 0.5, -0.5 } })
   end)
 
+  it("goes to the end of what nobody has finished", function()
+    local sound = wav(format(1, 2, 8000, 16), chunk("data", "\0\64\0\192"))
+    local at = #sound - 8
+    for _, size in ipairs { little(0, 4), little(0x7FFFFFFF - 36, 4), little(0xFFFFFFFF, 4) } do
+      local unfinished = sound:sub(1, 4) .. size .. sound:sub(9, at) .. size .. sound:sub(at + 5)
+      same((np.decode_wav(unfinished)), "float32", { { 0.5, -0.5 } })
+    end
+    assert.equal(0, np.decode_wav(sound:sub(1, at) .. little(0, 4)).shape:count())
+  end)
+
   it("is written as it was read", function()
     local noise = np.random.default_rng(1):uniform(-1, 1, { 700, 2 }):astype(flow.float)
     for encoding, apart in pairs { uint8 = 2 ^ -8, int16 = 2 ^ -16, int24 = 2 ^ -24, int32 = 2 ^ -24, float32 = 0,
