@@ -89,9 +89,10 @@ void Evaluator::evaluate(const OpDef& op, const std::vector<Tensor>& inputs, con
   std::transform(inputs.begin(), inputs.end(), input_data_.begin(), [](const Tensor& input) { return input.data(); });
   output_data_.clear();
   for (size_t i = first; i < outputs.size(); ++i) output_data_.push_back(outputs[i].data());
-  const Buffer scratch = prepared.scratch_bytes > prepared.scratch.bytes() ? Buffer(*device_, prepared.scratch_bytes)
-                                                                          : Buffer();
-  void* const at = prepared.scratch.data() ? prepared.scratch.data() : scratch.data();
+  // Not as the device gives it: what that zeroes takes longer than many an op.
+  const bool is_kept = prepared.scratch_bytes <= prepared.scratch.bytes();
+  const Tensor scratch = is_kept ? Tensor() : Tensor::allocate({DType::Int8, {prepared.scratch_bytes}}, memory);
+  void* const at = is_kept ? prepared.scratch.data() : scratch.data();
   prepared.launch(LaunchCall{*stream_, input_data_.data(), output_data_.data(), at});
   stream_->wait();
   // What an op makes below us when it is used first is destroyed before what was registered earlier.
