@@ -124,6 +124,9 @@ int64_t complex_numbers(const FourierCall& call) {
   return call.kind != Kind::Complex && call.size % 2 == 0 ? call.size / 2 : call.size;
 }
 
+// Numbers of a row with which others beside it, one in each lane, leave the nearer caches.
+constexpr int64_t kLong = 1 << 13;
+
 // Rows one after the other.
 template <class T>
 struct ByRow {
@@ -144,13 +147,26 @@ struct ByRow {
           for (int64_t i = 0; i < call.to; ++i) out[i] *= static_cast<T>(call.scale);
         break;
       case Kind::OfReal:
-        row.run(whole(x, call.size, numbers), numbers, more, false);
-        cpu::widest([=] { halves.template split<One>(numbers, out); });
+        if (halves.is_even()) {
+          row.run(whole(x, call.size, numbers), numbers, more, false);
+          cpu::widest([=] { halves.template split<One>(numbers, out); });
+        } else {
+          halves.template widen<One>(whole(x, call.size, more), numbers);
+          row.run(numbers, numbers, more, false);
+          halves.template weight<One>(numbers, out, call.size / 2 + 1);
+        }
         break;
       case Kind::ToReal:
-        cpu::widest([=] { halves.template merge<One>(x, numbers); });
-        row.run(numbers, call.to < call.size ? numbers : out, more, true);
-        if (call.to < call.size) std::copy_n(numbers, call.to, out);
+        if (!halves.is_even()) {
+          halves.template weight<One>(x, numbers, call.size);
+          row.run(numbers, numbers, more, true);
+          halves.template narrow<One>(numbers, numbers);
+          std::copy_n(numbers, std::min(call.to, call.size), out);
+        } else {
+          cpu::widest([=] { halves.template merge<One>(x, numbers); });
+          row.run(numbers, call.to < call.size ? numbers : out, more, true);
+          if (call.to < call.size) std::copy_n(numbers, call.to, out);
+        }
         if (call.to > call.size) std::fill(out + call.size, out + call.to, T(0));
         break;
     }
@@ -281,7 +297,10 @@ Launch prepare(KernelCall& kernel, Kind kind) {
   if (kernel.outputs[0].count() == 0) return [](const LaunchCall&) {};
   return visit_floating(kernel.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    if (FourierRow<T>::takes(complex_numbers(call))) return over_rows(kernel, call, ByRow<T>(call), 1);
+    // By the size alone, so that a row's spectrum is the same whatever rows are beside it.
+    const int64_t numbers = complex_numbers(call);
+    if (FourierRow<T>::fills(numbers) || (numbers >= kLong && FourierRow<T>::takes(numbers)))
+      return over_rows(kernel, call, ByRow<T>(call), 1);
     return over_rows(kernel, call, ByLane<T>(call), cpu::fourier_lanes<T>());
   });
 }

@@ -137,27 +137,39 @@ int64_t fourier_lanes() {
   return lanes;
 }
 
+namespace {
+
+bool has_large_prime(const std::vector<FourierPass>& passes) {
+  return !passes.empty() && passes.back().factor > kLargestFactor;
+}
+
+}  // namespace
+
+// The squares of places, in halves of a turn; what is transformed is their conjugate, on both sides of 0.
+template <class T>
+Chirp<T>::Chirp(int64_t size) {
+  while (power < 2 * size - 1) power *= 2;
+  std::vector<double> conjugate(2 * power);
+  for (int64_t i = 0; i < size; ++i) {
+    const Complex<double> number = turned(i * i % (2 * size), 2 * size);
+    numbers.push_back(rounded<T>(number));
+    for (const int64_t place : {i, (power - i) % power}) {
+      conjugate[2 * place] = number.real / static_cast<double>(power);
+      conjugate[2 * place + 1] = -number.imaginary / static_cast<double>(power);
+    }
+  }
+  const FourierRow<double> row(power);
+  std::vector<double> scratch(row.scratch());
+  row.run(conjugate.data(), conjugate.data(), scratch.data(), false);
+  for (int64_t i = 0; i < power; ++i) spectrum.push_back(rounded<T>({conjugate[2 * i], conjugate[2 * i + 1]}));
+}
+
 template <class T>
 Fourier<T>::Fourier(int64_t size) : size_(size) {
   const std::vector<FourierPass> passes = fourier_passes(size);
-  if (!passes.empty() && passes.back().factor > kLargestFactor) {
-    int64_t power = 1;
-    while (power < 2 * size - 1) power *= 2;
-    chirped_ = std::make_shared<Fourier>(power);
-    // The squares of places, in halves of a turn; what is transformed is their conjugate, on both sides of 0.
-    const int64_t lanes = fourier_lanes<double>();
-    std::vector<double> conjugate(2 * power * lanes), other(conjugate.size());
-    for (int64_t i = 0; i < size; ++i) {
-      const Complex<double> number = turned(i * i % (2 * size), 2 * size);
-      chirp_.push_back(rounded<T>(number));
-      for (const int64_t place : {i, (power - i) % power}) {
-        conjugate[2 * place * lanes] = number.real / static_cast<double>(power);
-        conjugate[(2 * place + 1) * lanes] = -number.imaginary / static_cast<double>(power);
-      }
-    }
-    const double* const result = Fourier<double>(power).run(conjugate.data(), other.data(), false);
-    for (int64_t i = 0; i < power; ++i)
-      spectrum_.push_back(rounded<T>({result[2 * i * lanes], result[(2 * i + 1) * lanes]}));
+  if (has_large_prime(passes)) {
+    chirp_ = std::make_shared<Chirp<T>>(size);
+    chirped_ = std::make_shared<Fourier>(chirp_->power);
     return;
   }
   for (const FourierPass& sizes : passes) {
@@ -210,12 +222,12 @@ T* Fourier<T>::run_chirped(T* data, T* other, bool inverse) const {
       numbers += kNumber;
     }
   };
-  multiply(data, chirp_);
+  multiply(data, chirp_->numbers);
   std::fill(data + size_ * kNumber, data + chirped_->size_ * kNumber, T(0));
   T* const there = chirped_->template run_in<R>(data, other, inverse);
-  multiply(there, spectrum_);
+  multiply(there, chirp_->spectrum);
   T* const back = chirped_->template run_in<R>(there, there == data ? other : data, !inverse);
-  multiply(back, chirp_);
+  multiply(back, chirp_->numbers);
   return back;
 }
 
@@ -251,13 +263,22 @@ void pair(const typename R::Vector& real, const typename R::Vector& imaginary, t
 
 template <class T>
 bool FourierRow<T>::takes(int64_t size) {
+  return size % fourier_lanes<T>() == 0 || has_large_prime(fourier_passes(size));
+}
+template <class T>
+bool FourierRow<T>::fills(int64_t size) {
   const int64_t lanes = fourier_lanes<T>();
-  return size % (lanes * lanes) == 0 && fourier_passes(size).back().factor <= kLargestFactor;
+  return size % (lanes * lanes) == 0 && !has_large_prime(fourier_passes(size));
 }
 
 template <class T>
 FourierRow<T>::FourierRow(int64_t size)
-    : size_(size), along_(size / fourier_lanes<T>()), across_(fourier_lanes<T>()), turns_(2 * size) {
+    : size_(size),
+      chirp_(has_large_prime(fourier_passes(size)) ? std::make_shared<Chirp<T>>(size) : nullptr),
+      chirped_(chirp_ ? std::make_shared<FourierRow>(chirp_->power) : nullptr),
+      along_(chirp_ ? 1 : size / fourier_lanes<T>()),
+      across_(chirp_ ? 1 : fourier_lanes<T>()),
+      turns_(chirp_ ? 2 : 2 * size) {
   const int64_t lanes = across_.size();
   for (int64_t c = 0; c < along_.size(); ++c) {
     for (int64_t b = 0; b < lanes; ++b) {
@@ -270,7 +291,30 @@ FourierRow<T>::FourierRow(int64_t size)
 
 template <class T>
 template <class R>
+void FourierRow<T>::run_chirped(const T* from, T* to, T* scratch, bool inverse) const {
+  const int64_t real = inverse ? 1 : 0, imaginary = 1 - real;
+  const auto multiply = [=](const T* numbers, const std::vector<Complex<T>>& factors, T* products) {
+    const int64_t count = static_cast<int64_t>(factors.size());
+    const Complex<T>* const by = factors.data();
+    for (int64_t i = 0; i < count; ++i) {
+      const T a = numbers[2 * i + real], b = numbers[2 * i + imaginary];
+      products[2 * i + real] = by[i].real * a - by[i].imaginary * b;
+      products[2 * i + imaginary] = by[i].real * b + by[i].imaginary * a;
+    }
+  };
+  T *const numbers = scratch, *const more = scratch + 2 * chirp_->power;
+  multiply(from, chirp_->numbers, numbers);
+  std::fill(numbers + 2 * size_, more, T(0));
+  chirped_->template run_in<R>(numbers, numbers, more, inverse);
+  multiply(numbers, chirp_->spectrum, numbers);
+  chirped_->template run_in<R>(numbers, numbers, more, !inverse);
+  multiply(numbers, chirp_->numbers, to);
+}
+
+template <class T>
+template <class R>
 void FourierRow<T>::run_in(const T* from, T* to, T* scratch, bool inverse) const {
+  if (chirp_) return run_chirped<R>(from, to, scratch, inverse);
   using V = typename R::Vector;
   constexpr int64_t kWidth = R::kWidth, kNumber = 2 * kWidth;
   constexpr auto kLanes = std::make_integer_sequence<int, R::kWidth>();
@@ -286,9 +330,9 @@ void FourierRow<T>::run_in(const T* from, T* to, T* scratch, bool inverse) const
   }
   const T* number = along_.template run_in<R>(scratch, other, false);
   const T* turn = turns_.data();
-  for (int64_t c = 0; c < count; c += kWidth) {
-    V real[kWidth], imaginary[kWidth];
-    for (int64_t i = 0; i < kWidth; ++i, number += kNumber, turn += kNumber) {
+  const auto across = [&](int64_t c, auto some) {
+    V real[kWidth] = {}, imaginary[kWidth] = {};
+    for (int64_t i = 0; i < some; ++i, number += kNumber, turn += kNumber) {
       const V by = R::at(turn), by_i = R::at(turn + kWidth);
       const V a = R::at(number), b = R::at(number + kWidth);
       real[i] = by * a - by_i * b;
@@ -307,10 +351,19 @@ void FourierRow<T>::run_in(const T* from, T* to, T* scratch, bool inverse) const
       V low, high;
       pair<R>(a, b, low, high, kLanes);
       T* const place = to + 2 * (d * count + c);
-      R::at(place) = low;
-      R::at(place + kWidth) = high;
+      if constexpr (std::is_same_v<decltype(some), int64_t>) {
+        T pairs[kNumber];
+        R::at(pairs) = low;
+        R::at(pairs + kWidth) = high;
+        std::copy_n(pairs, 2 * some, place);
+      } else {
+        R::at(place) = low;
+        R::at(place + kWidth) = high;
+      }
     }
-  }
+  };
+  for (int64_t c = 0; c + kWidth <= count; c += kWidth) across(c, std::integral_constant<int64_t, kWidth>());
+  if (count % kWidth > 0) across(count - count % kWidth, count % kWidth);
 }
 
 template <class T>
@@ -320,6 +373,8 @@ void FourierRow<T>::run(const T* from, T* to, T* scratch, bool inverse) const {
 
 template int64_t fourier_lanes<float>();
 template int64_t fourier_lanes<double>();
+template struct Chirp<float>;
+template struct Chirp<double>;
 template class Fourier<float>;
 template class Fourier<double>;
 template class FourierRow<float>;

@@ -13,6 +13,17 @@ namespace moonflow::cpu {
 template <class T>
 int64_t fourier_lanes();
 
+// Of a size with a large prime: what is transformed is a convolution, with these numbers and by a transform of a power
+// of two (L. I. Bluestein, "A linear filtering approach to the computation of discrete Fourier transform", IEEE
+// Transactions on Audio and Electroacoustics 1970).
+template <class T>
+struct Chirp {
+  explicit Chirp(int64_t size);
+
+  int64_t power = 1;
+  std::vector<Complex<T>> numbers, spectrum;
+};
+
 // Number i of the transform in lane l is real at [2 * i * lanes + l], and imaginary at [(2 * i + 1) * lanes + l].
 template <class T>
 class Fourier {
@@ -44,31 +55,34 @@ class Fourier {
 
   int64_t size_;
   std::vector<Pass> passes_;
-  // Of a size with a large prime: what is transformed is a convolution, with these numbers and by a transform of a
-  // power of two (L. I. Bluestein, "A linear filtering approach to the computation of discrete Fourier transform", IEEE
-  // Transactions on Audio and Electroacoustics 1970).
+  std::shared_ptr<const Chirp<T>> chirp_;
   std::shared_ptr<const Fourier> chirped_;
-  std::vector<Complex<T>> chirp_, spectrum_;
 };
 
 // One transform, whose lanes are parts of it: number a * lanes + b is number a of lane b. Then what the lanes have is
-// transformed across them.
+// transformed across them, a square of lanes at a time.
 template <class T>
 class FourierRow {
  public:
   static bool takes(int64_t size);
+  // Takes it, and goes across whole squares alone: no slower than rows beside one another.
+  static bool fills(int64_t size);
   explicit FourierRow(int64_t size);
 
-  int64_t scratch() const { return 4 * size_; }  // in elements
+  int64_t scratch() const { return chirp_ ? 2 * chirp_->power + chirped_->scratch() : 4 * size_; }  // in elements
   // Pairs to pairs, which may be the same.
   void run(const T* from, T* to, T* scratch, bool inverse) const;
 
  private:
   template <class R>
   void run_in(const T* from, T* to, T* scratch, bool inverse) const;
+  template <class R>
+  void run_chirped(const T* from, T* to, T* scratch, bool inverse) const;
 
   int64_t size_;
-  Fourier<T> along_, across_;
+  std::shared_ptr<const Chirp<T>> chirp_;
+  std::shared_ptr<const FourierRow> chirped_;
+  Fourier<T> along_, across_;  // of one number where there is a chirp
   std::vector<T> turns_;  // by number of a lane, real parts of the lanes and then imaginary ones
 };
 

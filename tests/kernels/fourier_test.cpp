@@ -116,6 +116,42 @@ TEST_CASE("real numbers come back from their spectrum, and are 0 beyond the size
   }
 }
 
+// 8 times odd factors, a prime, and twice one: what is left of squares of lanes, and rows with a chirp.
+TEST_CASE("of a long row each frequency is its sum, and the numbers come back") {
+  Session session = make_session();
+  for (const DType dtype : {DType::Float32, DType::Float64}) {
+    for (const int64_t size : {8 * 1125, 16 * 1125, 8209, 2 * 8209, 2 * 9375}) {
+      INFO(dtype << " " << size);
+      const Tensor x = random_values({dtype, {2, size}}, 11);
+      const Tensor spectrum = session.evaluate("rfft", {x}, {{"size", size}})[0];
+      const std::vector<double> given = numbers(x), found = numbers(spectrum);
+      for (const int64_t k : {int64_t{0}, int64_t{1}, size / 3, size / 2}) {
+        double real = 0, imaginary = 0;
+        for (int64_t n = 0; n < size; ++n) {
+          const double angle = 2 * std::acos(-1.0) * static_cast<double>(k * n % size) / static_cast<double>(size);
+          real += given[size + n] * std::cos(angle);
+          imaginary -= given[size + n] * std::sin(angle);
+        }
+        const size_t at = 2 * static_cast<size_t>(size / 2 + 1 + k);
+        CHECK(std::abs(found[at] - real) < 4 * tolerance(dtype, size));
+        CHECK(std::abs(found[at + 1] - imaginary) < 4 * tolerance(dtype, size));
+      }
+      const double share = 1 / static_cast<double>(size);
+      for (const int64_t length : {size, size - 1, size + 3}) {
+        const Tensor back = session.evaluate(
+            "irfft", {spectrum}, {{"size", size}, {"length", length}, {"edge", share}, {"middle", 2 * share}})[0];
+        const int64_t kept = std::min(size, length);
+        CHECK(distance(first_of(session, back, kept), first_of(session, x, kept)) < tolerance(dtype, size));
+        for (int64_t i = size; i < length; ++i) CHECK(numbers(back)[i] == 0);
+      }
+      const Tensor pairs = random_values({dtype, {2, size, 2}}, 12);
+      const Tensor there = session.evaluate("fft", {pairs})[0];
+      const Tensor again = session.evaluate("fft", {there}, {{"inverse", true}, {"scale", share}})[0];
+      CHECK(distance(again, pairs) < tolerance(dtype, size));
+    }
+  }
+}
+
 TEST_CASE("a row's spectrum is the same whatever rows are beside it") {
   Session session = make_session();
   for (const int64_t size : {30, 67, 128, 1024}) {
