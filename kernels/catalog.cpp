@@ -25,6 +25,7 @@ void refuse_gradient_it_lacks(OpDef& op) {
 std::shared_ptr<const Catalog> make_catalog() {
   auto catalog = std::make_shared<Catalog>();
   add_elementwise(*catalog);
+  add_array_elements(*catalog);
   add_fill(*catalog);
   add_fourier(*catalog);
   add_reduce(*catalog);

@@ -26,6 +26,7 @@ std::vector<const char*> cpu_features();
 
 // One function per family, each in the file of its name.
 void add_elementwise(Catalog& catalog);
+void add_array_elements(Catalog& catalog);
 void add_fill(Catalog& catalog);
 void add_fourier(Catalog& catalog);
 void add_reduce(Catalog& catalog);

@@ -2,7 +2,7 @@
 local checks = require "checks"
 local np = require("moonflow").np
 
-local near, same = checks.near, checks.same
+local near, raises, same = checks.near, checks.raises, checks.same
 
 describe("of one array", function()
   it("there are powers of 2 and third roots", function()
@@ -10,6 +10,9 @@ describe("of one array", function()
     local roots = np.cbrt(np.array({ 27, -64, 0, 1e300, math.huge, -math.huge }, "float64"))
     assert.same({ 3, -4, 0, 1e100, math.huge, -math.huge }, roots:totable())
     assert.equal(7, np.cbrt(343))
+    assert.equal(-math.huge, 1 / np.cbrt(-0.0))
+    assert.same({ 0, 2 ^ -1074, 2 ^ 1023, math.huge },
+      np.exp2(np.array({ -1080, -1074, 1023, 1024 }, "float64")):totable())
     assert.is_true(np.isnan(np.cbrt(np.nan)) == 1)
     near(np.sinc(np.array({ 0, 0.5, 1, -0.5 }, "float64")), np.array({ 1, 2 / math.pi, 0, 2 / math.pi }, "float64"),
       1e-15)
@@ -31,6 +34,9 @@ describe("of two arrays", function()
   it("there is the one that is a number", function()
     same(np.fmax({ 1, 0 / 0, 3 }, { 2, 1, 0 / 0 }), "float32", { 2, 1, 3 })
     same(np.fmin({ 1, 0 / 0, 3 }, { 2, 1, 0 / 0 }), "float32", { 1, 1, 3 })
+    raises("shape_mismatch", "np.fmin: shapes (2) and (3) do not broadcast", function()
+      np.fmin(np.ones { 2 }, np.ones { 3 })
+    end)
     assert.is_true(np.isnan(np.fmax(np.nan, np.nan)) == 1)
   end)
 

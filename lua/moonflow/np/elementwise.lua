@@ -77,7 +77,7 @@ whole("ceil")
 --- The nearest whole number, of halves the even one, in x's dtype.
 whole("rint")
 --- The nearest whole number towards 0, in x's dtype.
-elementwise("trunc", function(a) return np.where(a:lt(0), np.ceil(a), np.floor(a)) end)
+whole("trunc")
 
 --- 1 above 0, -1 below, 0 of 0 and NaN of NaN, in x's dtype.
 elementwise("sign", function(a)
@@ -94,9 +94,9 @@ elementwise("square", function(a) return a * a end)
 --- 1 where x is NaN, else 0, int8.
 elementwise("isnan", function(a) return a:ne(a) end)
 --- 1 where x is neither infinite nor NaN, else 0, int8.
-elementwise("isfinite", function(a) return np.abs(a):lt(math.huge) end)
+elementwise("isfinite", function(a) return dtypes.floating[a.dtype] and evaluate("isfinite", { a }, {}) or a:eq(a) end)
 --- 1 where x is inf or -inf, else 0, int8.
-elementwise("isinf", function(a) return np.abs(a):eq(math.huge) end)
+elementwise("isinf", function(a) return dtypes.floating[a.dtype] and evaluate("isinf", { a }, {}) or a:ne(a) end)
 --- 1 where x is 0, else 0, int8.
 elementwise("logical_not", function(a) return a:eq(0) end)
 --- Degrees as radians: x * pi / 180. Integers give float64.
@@ -105,35 +105,19 @@ elementwise("deg2rad", function(a) return floating(a) * (math.pi / 180) end)
 elementwise("rad2deg", function(a) return floating(a) * (180 / math.pi) end)
 
 --- 2^x. Integers give float64.
-elementwise("exp2", function(a) return 2 ^ floating(a) end)
+by_op("exp2")
+--- The logarithm to base 2: -inf of 0, NaN below. Integers give float64.
+by_op("log2")
+--- The logarithm to base 10: -inf of 0, NaN below. Integers give float64.
+by_op("log10")
 --- The number whose third power is x, of x's sign. Integers give float64.
-elementwise("cbrt", function(a)
-  a = floating(a)
-  local x = cast(a, "float64")
-  local root = np.sign(x) * np.abs(x) ^ (1 / 3)
-  -- One step of Newton's, for the last bits; none from 0 or from what is not finite.
-  local slope = 3 * root * root
-  local is_fine = np.logical_and(np.isfinite(x), slope:gt(0))
-  return cast(np.where(is_fine, root - (root * root * root - x) / np.where(is_fine, slope, 1), root), a.dtype)
-end)
+by_op("cbrt")
 --- sin(pi x) / (pi x), and 1 of 0. Integers give float64.
 elementwise("sinc", function(a)
   a = floating(a)
   local angle = (dtypes.narrow[a.dtype] and cast(a, "float32") or a) * math.pi
   return cast(np.where(angle:eq(0), 1, np.sin(angle) / np.where(angle:eq(0), 1, angle)), a.dtype)
 end)
-
--- Quotients, so they are taken in double precision: those of powers are whole in float32.
-local function logarithm(name, base)
-  elementwise(name, function(a)
-    a = floating(a)
-    return cast(np.log(a:astype("float64")) / math.log(base), a.dtype)
-  end)
-end
---- The logarithm to base 2: -inf of 0, NaN below. Integers give float64.
-logarithm("log2", 2)
---- The logarithm to base 10: -inf of 0, NaN below. Integers give float64.
-logarithm("log10", 10)
 
 local GREATEST = { float32 = 2 ^ 128 - 2 ^ 104, float64 = 1.7976931348623157e308, bfloat16 = 2 ^ 128 - 2 ^ 120,
                    float16 = 65504 }
@@ -210,63 +194,32 @@ pairwise("power", ndarray.pow)
 by_operator("maximum")
 --- The lesser of a and b; NaN where either is.
 by_operator("minimum")
+-- By the op of that name, of integers in float64.
+local function of_floats(name, op)
+  pairwise(name, function(a, b, called)
+    a, b = ndarray.operands(a, b, called)
+    return (evaluate(op or name, { floating(a), floating(b) }, {}, called))
+  end)
+end
 --- The angle in [-pi, pi] of the point (b, a), whose tangent is a / b. Integers give float64.
-pairwise("arctan2", function(a, b)
-  a, b = ndarray.operands(a, b, "np.arctan2")
-  return (evaluate("atan2", { floating(a), floating(b) }, {}, "np.arctan2"))
-end)
-
-local function with_sign_of(a, b)
-  local is_negative = np.logical_or(b:lt(0), np.logical_and(b:eq(0), (1 / b):lt(0)))  -- of -0 as well
-  return np.where(is_negative, -np.abs(a), np.abs(a))
-end
+of_floats("arctan2", "atan2")
 --- |a| with the sign of b, also of one that is 0. Integers give float64.
-pairwise("copysign", function(a, b)
-  a, b = ndarray.operands(a, b, "np.copysign")
-  return with_sign_of(floating(a), floating(b))
-end)
+of_floats("copysign")
+--- The length of the vector (a, b), sqrt(a^2 + b^2), element by element.
+of_floats("hypot")
+--- log(exp(a) + exp(b)), element by element, also where exp(a) is too large or too small for a number.
+of_floats("logaddexp")
 --- What is left of a when it is divided by b, with the sign of a, as math.fmod has it; np.mod has that of b.
-pairwise("fmod", function(a, b)
-  a, b = ndarray.operands(a, b, "np.fmod")
-  if dtypes.floating[a.dtype] then return with_sign_of(np.mod(np.abs(a), np.abs(b)), a) end
-  local rest = np.mod(a, b)  -- which has the sign of b; of the least whole number there is none without a sign
-  return np.where(np.logical_and(rest:ne(0), a:lt(0):ne(b:lt(0))), rest - b, rest)
-end)
--- The one that is a number where the other is none.
-local function without_nan(choose)
-  return function(a, b)
-    a, b = ndarray.operands(a, b, "np.fmax")
-    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, choose(a, b)))
-  end
-end
+by_operator("fmod")
 --- The greater of a and b, of which a NaN is none; np.maximum gives NaN where either is.
-pairwise("fmax", without_nan(np.maximum))
+by_operator("fmax")
 --- The lesser of a and b, of which a NaN is none; np.minimum gives NaN where either is.
-pairwise("fmin", without_nan(np.minimum))
+by_operator("fmin")
 --- 0 where a is below 0, 1 where it is above, and b where it is 0. Integers give float64.
 pairwise("heaviside", function(a, b)
   a, b = ndarray.operands(a, b, "np.heaviside")
   a = floating(a)
   return np.where(a:eq(0), b, np.where(np.isnan(a), a, cast(a:gt(0), a.dtype)))
-end)
--- These two in double precision, so that no step of theirs is too large for the dtype.
-local function pairwise_in_double(name, compute)
-  pairwise(name, function(a, b)
-    a, b = ndarray.operands(a, b, "np." .. name)
-    return cast(compute(cast(a, "float64"), cast(b, "float64")), floating(a).dtype)
-  end)
-end
---- The length of the vector (a, b), sqrt(a^2 + b^2), element by element.
-pairwise_in_double("hypot", function(a, b)
-  a, b = np.abs(a), np.abs(b)
-  local long = np.maximum(a, b)
-  local share = np.minimum(a, b) / np.where(long:eq(0), 1, long)
-  return np.where(np.logical_or(a:eq(math.huge), b:eq(math.huge)), math.huge, long * np.sqrt(share * share + 1))
-end)
---- log(exp(a) + exp(b)), element by element, also where exp(a) is too large or too small for a number.
-pairwise_in_double("logaddexp", function(a, b)
-  local apart = np.where(a:eq(b), 0, np.abs(a - b))  -- equal infinities are 0 apart
-  return np.maximum(a, b) + np.log1p(np.exp(-apart))
 end)
 
 local function comparison(name)
