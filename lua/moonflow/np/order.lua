@@ -79,6 +79,14 @@ local function count_all(a, count, counts)
   end
 end
 
+-- Adds up the weights of each of the numbers 0, 1, ... among integers.
+local function weigh_all(a, count, weights, sums)
+  for i = 0, count - 1 do
+    local x = tonumber(a[i])
+    sums[x] = sums[x] + weights[i]
+  end
+end
+
 -- Counts how many values are in each of `bins` bins, which are equally wide, `scale` of them in one unit. What is
 -- computed may be a bin beside the right one, where the edges were rounded.
 local function count_in_bins(a, count, edges, bins, scale, counts)
@@ -380,9 +388,13 @@ function np.bincount(...)
   end
   local weights = as_array(given.weights, "np.bincount"):ravel()
   local dtype = dtypes.floating[weights.dtype] and weights.dtype or "int64"
+  if #weights ~= #a then
+    fail("shape_mismatch", ("np.bincount: the weights are %d for %d integers"):format(#weights, #a))
+  end
   -- One float32 after the other, a sum would end where the next weight is less than half of its last bit.
-  weights = cast(weights, dtype == "int64" and dtype or "float64")
-  local sums = evaluate("unsorted_segment_sum", { weights, cast(a, "int64") }, { num_segments = bins }, "np.bincount")
+  local sums = core.zeros(dtype == "int64" and dtype or "float64", { bins })
+  weights = readable(weights)
+  weigh_all(a:ptr(), #a, weights:ptr(), sums:ptr())
   return cast(sums, dtype)
 end
 
