@@ -1,6 +1,6 @@
-// Ops about the order of values along the last axis: sort, argsort, top_k and in_top_k, and picks_by_row for those who
-// go through indices in the order of what they name. The order, in sort.h, leaves no two elements alike, so the results
-// are the same for any number of threads and on any device.
+// Ops about the order of values along the last axis: sort, argsort, top_k and in_top_k, search_sorted for what has a
+// place in that order, and picks_by_row for those who go through indices in the order of what they name. The order, in
+// sort.h, leaves no two elements alike, so the results are the same for any number of threads and on any device.
 //
 // A row is sorted by the digits of its keys, from the last to the first (a radix sort), and a few of a long row are
 // picked through a heap of the best so far. Rows go to threads; where there are fewer rows than threads, a row is cut
@@ -389,6 +389,74 @@ void add_top_k(Catalog& catalog) {
   catalog.add(op);
 }
 
+// ---- search_sorted ---------------------------------------------------------------------------------------------
+
+// How many of `count` values in their order come before each of n others: by bisection, of a block of them at a time,
+// so that the memory is asked for many at once. A NaN is above all numbers.
+template <class T, class ComesBefore>
+void search(const T* sorted, int64_t count, const T* values, int64_t n, int64_t* places, ComesBefore comes_before) {
+  constexpr int64_t kBlock = 32;
+  for (int64_t start = 0; start < n; start += kBlock) {
+    const int64_t many = std::min(kBlock, n - start);
+    const T* const x = values + start;
+    int64_t* const at = places + start;
+    std::fill_n(at, many, 0);
+    for (int64_t rest = count; rest > 0; rest -= rest > 1 ? rest / 2 : 1) {
+      const int64_t step = rest > 1 ? rest / 2 : 1;
+      for (int64_t i = 0; i < many; ++i)
+        at[i] += step & -static_cast<int64_t>(comes_before(sorted[at[i] + step - 1], x[i]));
+    }
+  }
+}
+
+Launch prepare_search(KernelCall& call) {
+  const int64_t count = call.inputs[0].count(), values = call.inputs[1].count();
+  const bool right = call.attrs.flag("right");
+  return visit(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& at) {
+      const T *const sorted = at.input<T>(0), *const x = at.input<T>(1);
+      int64_t* const places = at.output<int64_t>(0);
+      cpu::parallel_for(values, cpu::kGrain / 16, [=](int64_t first, int64_t last) {
+        const auto look = [=](auto comes_before) {
+          cpu::widest([=] { search(sorted, count, x + first, last - first, places + first, comes_before); });
+        };
+        // By bits, as above, since of truths branches would be made that nobody foretells.
+        if (right)
+          look([](T own, T other) { return (own <= other) | (other != other); });
+        else
+          look([](T own, T other) { return (own < other) | ((other != other) & (own == own)); });
+      });
+    };
+  });
+}
+
+void add_search_sorted(Catalog& catalog) {
+  OpDef op;
+  op.name = "search_sorted";
+  op.doc =
+      "How many of sorted values come before each of x, with `right` those equal to it too. A NaN is above "
+      "all others.\n"
+      "For arrays. No gradient.\n"
+      "shapes: sorted (n), x of any shape -> out of the shape of x\n"
+      "dtypes: sorted and x of one dtype, any -> int64";
+  op.inputs = {{"sorted"}, {"x"}};
+  op.attrs = {{"right", false, "whether what equals x comes before it"}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require(call.shape(0).rank() == 1 && call.dtype(0) == call.dtype(1), ErrorCode::ShapeMismatch, "sorted is ",
+            call.type(0), ", x is ", call.type(1), "; wanted (n), and one dtype");
+    return {{DType::Int64, call.shape(1)}};
+  };
+  op.cpu = {prepare_search};
+  op.on_host = true;  // where arrays are
+  op.examples = {{{f32({1}), f32({2, 3})}},
+                 {{{DType::Float64, {1}}, {DType::Float64, {40}}}, {{"right", true}}},
+                 {{{DType::Int64, {1}}, {DType::Int64, {5}}}},
+                 {{{DType::UInt8, {1}}, {DType::UInt8, {}}}, {{"right", true}}},
+                 {{i32({0}), i32({5})}}};
+  catalog.add(op);
+}
+
 // ---- in_top_k --------------------------------------------------------------------------------------------------
 
 // How many of a row come before the one at `target` when the largest comes first.
@@ -507,6 +575,7 @@ void add_sort(Catalog& catalog) {
   add_sort_values(catalog);
   add_argsort(catalog);
   add_top_k(catalog);
+  add_search_sorted(catalog);
   add_in_top_k(catalog);
   add_picks_by_row(catalog);
 }

@@ -1,4 +1,5 @@
-// sort, argsort, top_k and in_top_k: one order for every dtype, whatever sorts, and for any number of threads.
+// sort, argsort, top_k, in_top_k and search_sorted: one order for every dtype, whatever sorts, and for any number of
+// threads.
 #include <catch2/catch.hpp>
 
 #include <cstring>
@@ -130,6 +131,31 @@ TEST_CASE("a long row is sorted by several threads as by one") {
     for (const int64_t k : {int64_t{7}, length / 17, length / 3}) {
       const Attrs attrs{{"k", k}};
       CHECK(places(three.evaluate("top_k", {x}, attrs)[0]) == places(one.evaluate("top_k", {x}, attrs)[0]));
+    }
+  }
+}
+
+TEST_CASE("a value is found behind those that come before it") {
+  Session session = make_session();
+  for (const DType dtype : {DType::Float32, DType::Float64, DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) {
+    for (const int64_t count : {0, 1, 2, 3, 50, 1000}) {
+      INFO(dtype << " " << count);
+      const Tensor sorted = session.evaluate("sort_values", {mixed({dtype, {count}}, 3)})[0];
+      const Tensor x = mixed({dtype, {3, 1111}}, 4);
+      const std::vector<int64_t> left = places(session.evaluate("search_sorted", {sorted, x})[0]);
+      const std::vector<int64_t> right = places(session.evaluate("search_sorted", {sorted, x}, {{"right", true}})[0]);
+      visit(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const auto below = [](T a, T b) { return a < b || (a == a && b != b); };
+        const T *const first = sorted.data<T>(), *const last = first + count;
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < x.count(); ++i) {
+          const T value = x.data<T>()[i];
+          wrong += left[i] != std::lower_bound(first, last, value, below) - first;
+          wrong += right[i] != std::upper_bound(first, last, value, below) - first;
+        }
+        CHECK(wrong == 0);
+      });
     }
   }
 }

@@ -28,26 +28,6 @@ local MOST_OF_TABLE = 2 ^ 20  -- entries of what tells which integers there are
 
 -- What an op of the catalog does not do in one pass. Each array is kept in a local for as long as its pointer is used.
 
--- A NaN is above all numbers, as np.sort has it, and integers are never one.
-local function is_below(x, y) return x < y or y ~= y and x == x end
-local function is_not_above(x, y) return not is_below(y, x) end
-
--- Writes how many of the `count` ascending values `a` precede each of `v`. `order` has the places of `v` by its values,
--- so each is looked for from the one before it, in steps of twice the length until one is too long, and then of half.
-local function find_all(a, count, v, order, many, places, precedes)
-  local place = 0
-  for i = 0, many - 1 do
-    local at = tonumber(order[i])
-    local x, step = v[at], 1
-    while place + step <= count and precedes(a[place + step - 1], x) do place, step = place + step, 2 * step end
-    while step > 1 do
-      step = step / 2
-      if place + step <= count and precedes(a[place + step - 1], x) then place = place + step end
-    end
-    places[at] = place
-  end
-end
-
 -- Marks those of `count` integers that a table of 0 and 1 has, which begins with that for `least`.
 local function look_up(a, count, is_there, least, most, out)
   for i = 0, count - 1 do
@@ -178,11 +158,7 @@ function np.searchsorted(...)
       .. arguments.suggestion(given.side, { "left", "right" }))
   end
   local one, other = ndarray.operands(a, v, "np.searchsorted")
-  one, other = readable(one), readable(other)
-  local order = np.argsort(other:ravel())
-  local places = core.zeros("int64", v.shape:table())
-  find_all(one:ptr(), #one, other:ptr(), order:ptr(), #order, places:ptr(),
-    given.side == "left" and is_below or is_not_above)
+  local places = evaluate("search_sorted", { one, other }, { right = given.side == "right" }, "np.searchsorted")
   return type(given.v) == "number" and places:item() or places
 end
 
@@ -420,16 +396,12 @@ local function equal_edges(a, bins, range)
   return np.linspace(least, most, bins + 1, a.dtype)
 end
 
--- The sums of the weights of what is in each bin.
-local function weighed(a, edges, weights)
-  if weights.shape:count() ~= #a then
-    fail("shape_mismatch", ("np.histogram: the weights are %s for %d values"):format(tostring(weights.shape), #a))
-  end
-  local last, sums = #edges - 2, np.zeros({ #edges - 1 }, "float64")
-  local bin = np.where(a:eq(edges:at(last + 1)), last, np.searchsorted(edges, a, "right") - 1)
-  local is_inside = bin:ge(0) * bin:le(last)
-  np.add_at(sums, np.compress(is_inside, bin), np.compress(is_inside, weights:ravel()):astype("float64"))
-  return sums
+-- How many values are between each two edges, or the sums of their weights.
+local function count_between(a, edges, weights)
+  local last = #edges - 1
+  -- What is below all edges is in a bin before the others, and what is above in one behind them.
+  local bin = np.where(a:eq(edges:at(last)), last, np.searchsorted(edges, a, "right"))
+  return np.bincount(bin, weights, last + 2):rows(1, last)
 end
 
 --- How many values lie in each bin, int64, and the edges of the bins: `local counts, edges = np.histogram(a, 20)`.
@@ -448,19 +420,22 @@ function np.histogram(...)
   end
   local bins = #edges - 1
   if given.weights ~= nil then
-    local sums = weighed(a, edges, as_array(given.weights, "np.histogram", "float64"))
+    local weights = as_array(given.weights, "np.histogram", "float64")
+    if weights.shape:count() ~= #a then
+      fail("shape_mismatch", ("np.histogram: the weights are %s for %d values"):format(tostring(weights.shape), #a))
+    end
+    local sums = count_between(a, edges, cast(weights, "float64"))
     if given.density then sums = sums / np.diff(edges) / sums:sum() end
     return sums, edges
   end
-  local counts = core.zeros("int64", { bins })
+  local counts
   local scale = type(given.bins) == "number" and bins / (edges[bins] - edges[0])
   if scale and scale < math.huge then
+    counts = core.zeros("int64", { bins })
     local values, bounds = readable(a), readable(edges)
     count_in_bins(values:ptr(), #a, bounds:ptr(), bins, scale, counts:ptr())
   else
-    local sorted = np.sort(a)
-    counts = np.diff(np.concat({ np.searchsorted(sorted, part(edges, 0, 0, bins)),
-      np.searchsorted(sorted, edges:rows(bins, 1), { side = "right" }) }))
+    counts = count_between(a, edges)
   end
   if given.density then counts = counts / np.diff(edges) / counts:sum() end
   return counts, edges
