@@ -281,6 +281,7 @@ describe("insert", function()
     assert.same({ 1, 2, 5, 3 }, np.insert({ 1, 2, 3 }, -1, 5):totable())
     assert.same({ 1, 7, 8, 2, 3 }, np.insert({ 1, 2, 3 }, 1, { 7, 8 }):totable())
     assert.same({ 8, 1, 2, 3, 9 }, np.insert({ 1, 2, 3 }, { 0, 3 }, { 8, 9 }):totable())
+    assert.same({ 7, 1, 8, 9, 2, 3 }, np.insert({ 1, 2, 3 }, { 1, 0, 1 }, { 8, 7, 9 }):totable())
     assert.same({ { 1, 2 }, { 9, 9 }, { 3, 4 } }, np.insert({ { 1, 2 }, { 3, 4 } }, 1, { 9, 9 }, 0):totable())
     assert.same({ { 1, 5, 6, 2 }, { 3, 5, 6, 4 } },
       np.insert({ { 1, 2 }, { 3, 4 } }, { 1, 1 }, { 5, 6 }, 1):totable())

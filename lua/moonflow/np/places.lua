@@ -9,7 +9,7 @@ local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 
 local evaluate, cast, as_array, axis_of = ndarray.evaluate, ndarray.cast, ndarray.as_array, ndarray.axis_of
-local is_array, metatable = ndarray.is_array, core.ndarray_metatable
+local is_array, part, metatable = ndarray.is_array, ndarray.part, core.ndarray_metatable
 local signature, fail = arguments.signature, errors.raise
 
 -- Writes the places of what is 1 and not 0. One more is written than there are.
@@ -223,10 +223,17 @@ function np.insert(...)
   shape[axis + 1] = is_one and values.rank == a.rank and values.shape[axis]
     or is_one and a.rank == 1 and values.shape:count() or #places
   values = ndarray.fitted(values, a.dtype, shape, called)
-  if is_one then places = np.zeros({ shape[axis + 1] }, "int64") + places end
-  -- Behind each other, then in the order of their places: of what goes in before a slice half of one less.
-  local order = np.argsort(np.concat({ 2 * np.arange(size) + 1, 2 * places }))
-  return np.concat({ a, values }, axis):take(order, axis)
+  if is_one then
+    local place = places[0]
+    return np.concat({ part(a, axis, 0, place), values, part(a, axis, place, size) }, axis)
+  end
+  -- What goes in before one place stays in order, and each is moved on by all that go in before it.
+  local order = np.argsort(places)
+  local to, from = places:take(order, 0) + np.arange(#places), np.ones({ size + #places }, "int64")
+  core.write_rows(from, to, np.zeros({ #places }, "int64"))
+  from = np.cumsum(from) - 1
+  core.write_rows(from, to, order + size)
+  return np.concat({ a, values }, axis):take(from, axis)
 end
 
 -- The places of a triangle of a matrix (n, m).
@@ -290,7 +297,13 @@ function np.delete(...)
     local index = as_array(given.places, "np.delete"):ravel()[wrong[0]]
     fail("out_of_range", ("np.delete: index %g is out of range for axis %d of size %d"):format(index, axis, size))
   end
-  return np.compress(1 - np.isin(np.arange(size), places), a, axis)
+  if #places == 1 then
+    local place = places[0]
+    return np.concat({ part(a, axis, 0, place), part(a, axis, place + 1, size) }, axis)
+  end
+  local stays = np.ones({ size }, "int8")
+  core.write_rows(stays, cast(places, "int64"), np.zeros({ #places }, "int8"))
+  return np.compress(stays, a, axis)
 end
 
 -- ---- arrays as indices --------------------------------------------------------------------------------------------
