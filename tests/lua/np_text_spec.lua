@@ -169,12 +169,21 @@ describe("an array written as text", function()
     for _, case in ipairs({
       { "np.savetxt writes an array of rank 1 or 2, got (1, 1, 1)", path, np.zeros({ 1, 1, 1 }) },
       { "np.savetxt: fmt writes one number, as \"%.6g\" does, got '%s'", path, { 1 }, "%s" },
-      { "np.savetxt: " .. path .. "/no.csv: ", path .. "/no.csv", { 1 } },
+      { "np.savetxt: cannot write '" .. path .. "/no.csv': ", path .. "/no.csv", { 1 } },
     }) do
       local fine, problem = pcall(np.savetxt, case[2], case[3], case[4])
       assert.is_false(fine)
       assert.truthy(tostring(problem):find(case[1], 1, true), tostring(problem))
     end
+  end)
+
+  it("takes the place of a file whose reader has it as it was", function()
+    np.savetxt(path, { 1, 2 }, { fmt = "%d" })
+    local reader = assert(io.open(path))
+    np.savetxt(path, { 3 }, { fmt = "%d" })
+    assert.equal("1\n2\n", reader:read("*a"))
+    reader:close()
+    assert.equal(3, np.loadtxt(path):item())
   end)
 
   it("has numbers as string.format writes them", function()

@@ -327,7 +327,7 @@ local savetxt_signature = signature("np.savetxt", {
 --- Writes an array as text, a row in each line; one of rank 1 has a number in each:
 --- `np.savetxt("log.csv", a, { fmt = "%.6g", delimiter = "," })`. np.loadtxt reads it. `fmt` is how one number is
 --- written, as by string.format, but for "#"; "%d" leaves out a fraction. A header stands behind `comments`, in each
---- of its lines.
+--- of its lines. A file that was there is replaced when all is written.
 --- @return nil
 --- @error more than two axes; a fmt that takes no number; "%d" for what does not fit into 64 bits; a file that cannot
 ---        be written
@@ -347,12 +347,5 @@ function np.savetxt(...)
   for first = 0, math.max(0, a.shape[0] - 1), rows do
     pieces[#pieces + 1] = core.text_rows(a, first, rows, given.fmt, given.delimiter, "np.savetxt")
   end
-  local file, problem = open(given.path, "wb")
-  if not file then fail("io", "np.savetxt: " .. problem) end
-  local written, why = true, nil
-  for _, piece in ipairs(pieces) do
-    if written then written, why = file:write(piece) end
-  end
-  local closed, why_not = file:close()
-  if not (written and closed) then fail("io", "np.savetxt: " .. given.path .. ": " .. (why or why_not)) end
+  errors.blaming("np.savetxt", core.text_write, given.path, table.concat(pieces))
 end
