@@ -106,32 +106,65 @@ Conv conv_of_inputs(ConvKind kind, const Attrs& attrs, const Shape& first, const
 
 // ---- of bytes -------------------------------------------------------------------------------------------------------
 
+namespace {
+
+void add_quantized_attrs(std::vector<AttrDef>& attrs) {
+  attrs.push_back({"zero_point", int64_t{0}, "the place of x that stands for zero, unless zero says it"});
+  attrs.push_back({"dtype", DType::Float32,
+                   "of out: float32; uint8 or int8, which has the nearest whole numbers, halves to the even one, about "
+                   "out_zero_point, and cut to what there is; or int32, the sums as they are, without scale and bias"});
+  attrs.push_back({"out_zero_point", int64_t{0}, "the place of an out of bytes that stands for zero"});
+}
+
+QuantizedConv quantized(const Attrs& attrs, DType x, const Conv& conv) {
+  const bool is_signed = x == DType::Int8;
+  const QuantizedConv sizes{conv, attrs.integer("zero_point"), is_signed, attrs.dtype("dtype"),
+                            attrs.integer("out_zero_point")};
+  constexpr int64_t kPlaces = 256, kMostTerms = 65536;  // times 255 * 128, which is below 2^31
+  const int64_t lowest = is_signed ? -128 : 0;
+  require(sizes.unsigned_zero() >= 0 && sizes.unsigned_zero() < kPlaces, ErrorCode::OutOfRange, "zero_point is ",
+          sizes.zero_point, ", x is ", x, ", wanted ", lowest, " to ", lowest + kPlaces - 1);
+  require(sizes.dtype == DType::Float32 || sizes.gives_sums() || sizes.gives_bytes(), ErrorCode::DtypeMismatch,
+          "dtype is ", sizes.dtype, ", wanted float32, uint8, int8 or int32");
+  require(!sizes.gives_bytes() || (sizes.least() <= 0 && sizes.most() >= 0), ErrorCode::OutOfRange,
+          "out_zero_point is ", sizes.out_zero_point, ", which ", sizes.dtype, " has not");
+  const int64_t terms = conv.channels_per_group() * conv.windows[0].size * conv.windows[1].size;
+  require(terms <= kMostTerms, ErrorCode::Unsupported, "each sum has ", terms, " terms, which 32 bits may not hold; ",
+          kMostTerms, " at most are supported");
+  return sizes;
+}
+
+}  // namespace
+
 std::vector<AttrDef> quantized_conv_attrs() {
   std::vector<AttrDef> attrs = conv_window_attrs(2);
-  attrs.push_back({"zero_point", int64_t{0}, "the place of x that stands for zero, and lies around its edges"});
-  attrs.push_back({"dtype", DType::Float32,
-                   "of out: float32; or uint8 or int8, which has the nearest whole numbers, halves to the even one, "
-                   "about out_zero_point, and cut to what there is"});
-  attrs.push_back({"out_zero_point", int64_t{0}, "the place of an out of bytes that stands for zero"});
+  add_quantized_attrs(attrs);
+  return attrs;
+}
+
+std::vector<AttrDef> quantized_dense_attrs() {
+  std::vector<AttrDef> attrs;
+  add_quantized_attrs(attrs);
   return attrs;
 }
 
 QuantizedConv quantized_conv_of(const Attrs& attrs, const TensorType& x, const Shape& filter) {
-  const bool is_signed = x.dtype == DType::Int8;
-  const QuantizedConv sizes{conv_of(attrs, x.shape, filter, 2), attrs.integer("zero_point"), is_signed,
-                            attrs.dtype("dtype"), attrs.integer("out_zero_point")};
-  constexpr int64_t kPlaces = 256, kMostTerms = 65536;  // times 255 * 128, which is below 2^31
-  const int64_t lowest = is_signed ? -128 : 0;
-  require(sizes.unsigned_zero() >= 0 && sizes.unsigned_zero() < kPlaces, ErrorCode::OutOfRange, "zero_point is ",
-          sizes.zero_point, ", x is ", x.dtype, ", wanted ", lowest, " to ", lowest + kPlaces - 1);
-  require(!sizes.gives_bytes() || sizes.dtype == DType::UInt8 || sizes.dtype == DType::Int8, ErrorCode::DtypeMismatch,
-          "dtype is ", sizes.dtype, ", wanted float32, uint8 or int8");
-  require(!sizes.gives_bytes() || (sizes.least() <= 0 && sizes.most() >= 0), ErrorCode::OutOfRange,
-          "out_zero_point is ", sizes.out_zero_point, ", which ", sizes.dtype, " has not");
-  const int64_t terms = filter.count() / sizes.conv.filters();
-  require(terms <= kMostTerms, ErrorCode::Unsupported, "each sum has ", terms, " terms, which 32 bits may not hold; ",
-          kMostTerms, " at most are supported");
-  return sizes;
+  return quantized(attrs, x.dtype, conv_of(attrs, x.shape, filter, 2));
+}
+
+QuantizedConv quantized_dense_of(const Attrs& attrs, const TensorType& x, const Shape& weight) {
+  const int rank = x.shape.rank();
+  require(rank >= 1, ErrorCode::ShapeMismatch, "x is a scalar, wanted (..., in)");
+  require(weight.rank() == 2, ErrorCode::ShapeMismatch, "weight is ", weight, ", wanted (units, in)");
+  require(x.shape[rank - 1] == weight[1], ErrorCode::ShapeMismatch, "inner sizes differ: x is ", x.shape,
+          ", weight is ", weight, ", so ", x.shape[rank - 1], " against ", weight[1]);
+  require(weight.count() > 0, ErrorCode::ShapeMismatch, "weight is ", weight, ", wanted units and in from 1 on");
+  Conv conv;
+  conv.format = image_format("NHWC", 2);
+  conv.image = {1, weight[1], 1, x.shape.count() / weight[1]};
+  conv.out = {1, weight[0], 1, conv.image.width};
+  conv.windows[1].in = conv.windows[1].out = conv.image.width;
+  return quantized(attrs, x.dtype, conv);
 }
 
 }  // namespace moonflow

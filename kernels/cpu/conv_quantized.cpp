@@ -131,7 +131,7 @@ void multiply_tile(const ByteConv& work, const ByteFactors& factors, int64_t ima
   sum_places<M, R, kPlaces, kBlocks>(work, windows, factors.filter + block * work.filter.block_bytes(), sums);
   const int64_t filters = work.filter.group_filters(), first = in_group * R::kWidth;
   end_sums<R>(
-      work, factors.ends, sums, kPlaces, kBlocks, block, filters - first,
+      work, factors.ends, sums, work.window_sum(image, group, place), kPlaces, kBlocks, block, filters - first,
       factors.out + image * work.out_image + place * work.out_place + (group * filters + first) * work.out_channel);
 }
 
@@ -184,7 +184,7 @@ void multiply_each_tile(const ByteConv& work, const ByteFactors& factors, int64_
 #pragma GCC unroll 16
   for (int p = 0; p < kPlaces; ++p) *reinterpret_cast<typename R::StoredIntegers*>(stored + p * R::kWidth) = sums[p];
   const int64_t first = block * R::kWidth;
-  end_sums<R>(work, factors.ends, stored, kPlaces, 1, block, work.filter.filters - first,
+  end_sums<R>(work, factors.ends, stored, 0, kPlaces, 1, block, work.filter.filters - first,
               factors.out + image * work.out_image + place * work.out_place + first * work.out_channel);
 }
 
@@ -205,7 +205,7 @@ void multiply_each(const ByteConv& work, const ByteFactors& factors, const ByteS
 
 template <class M, class R>
 void multiply_share(const ByteConv& work, const ByteFactors& factors, const ByteShare& share) {
-  work.depthwise ? multiply_each<M, R>(work, factors, share) : multiply<M, R>(work, factors, share);
+  work.sizes.is_depthwise() ? multiply_each<M, R>(work, factors, share) : multiply<M, R>(work, factors, share);
 }
 
 void multiply_share(const ByteConv& work, const ByteFactors& factors, const ByteShare& share) {
@@ -221,47 +221,74 @@ void multiply_share(const ByteConv& work, const ByteFactors& factors, const Byte
   });
 }
 
-// Rows of the results that all filters meet together, as their images stay in the second cache.
-int64_t rows_together(const ByteConv& work) {
+// Rows of the results, or places where all are in one, that all filters meet together, as their images stay in the
+// second cache.
+int64_t units_together(const ByteConv& work, int64_t unit) {
   constexpr int64_t kNear = 1 << 18;
-  const int64_t down = work.sizes.conv.windows[0].stride * work.image.row_bytes();
-  return std::max<int64_t>(1, kNear / std::max<int64_t>(1, down));
+  const int64_t bytes =
+      work.is_flat ? unit * work.image.place_bytes() : work.sizes.conv.windows[0].stride * work.image.row_bytes();
+  return std::max<int64_t>(1, kNear / std::max<int64_t>(1, bytes));
 }
 
 // Each thread has rows of the images, or blocks of filters where those are more to read.
 void multiply_all(const ByteConv& work, const ByteFactors& factors) {
-  const ImageSize& out = work.sizes.conv.out;
-  const int64_t blocks = work.filter.blocks(), rows = out.batch * out.height, together = rows_together(work);
-  const auto share_rows = [&](int64_t first, int64_t last, int64_t first_block, int64_t last_block) {
-    for (int64_t row = first, taken; row < last; row += taken) {
-      const int64_t image = row / out.height, y = row % out.height;
-      taken = std::min({together, last - row, out.height - y});
-      multiply_share(work, factors, {image, y * out.width, (y + taken) * out.width, first_block, last_block});
+  constexpr int64_t kPlaces = 32;  // two tiles of them
+  const int64_t places = work.places(), unit = work.is_flat ? kPlaces : work.width(),
+                of_image = divide_up(places, unit);
+  const int64_t blocks = work.filter.blocks(), units = work.sizes.conv.out.batch * of_image;
+  const int64_t together = units_together(work, unit);
+  const auto share_units = [&](int64_t first, int64_t last, int64_t first_block, int64_t last_block) {
+    for (int64_t next = first, taken; next < last; next += taken) {
+      const int64_t image = next / of_image, at = next % of_image;
+      taken = std::min({together, last - next, of_image - at});
+      multiply_share(work, factors, {image, at * unit, std::min(places, (at + taken) * unit), first_block, last_block});
     }
   };
-  const bool by_blocks = blocks * work.filter.block_bytes() > out.batch * work.image.image_bytes();
-  const int64_t count = by_blocks ? divide_up(blocks, 2) : rows;
+  const int64_t of_images =
+      work.sizes.conv.out.batch * (work.is_flat ? places * work.image.place_bytes() : work.image.image_bytes());
+  const bool by_blocks = blocks * work.filter.block_bytes() > of_images;
+  const int64_t count = by_blocks ? divide_up(blocks, 2) : units;
   const int64_t parts = conv_parts(work.sizes.conv, 4), grain = std::max<int64_t>(1, count / parts);
   parallel_for(count, parts == 1 ? count + 1 : grain, [&](int64_t first, int64_t last) {
-    by_blocks ? share_rows(0, rows, 2 * first, std::min(blocks, 2 * last)) : share_rows(first, last, 0, blocks);
+    by_blocks ? share_units(0, units, 2 * first, std::min(blocks, 2 * last)) : share_units(first, last, 0, blocks);
   });
 }
 
 // ---- the launch ----------------------------------------------------------------------------------------------------
 
+// Windows of one place see nothing of rows, nor of images where those lie one behind the other in the result too.
+bool lie_flat(const Conv& conv) {
+  for (const Window& window : conv.windows) {
+    if (window.size != 1 || window.stride != 1 || window.before != 0 || window.out != window.in) return false;
+  }
+  return true;
+}
+
+Conv laid_flat(Conv conv, bool with_batch) {
+  ImageSize& out = conv.out;
+  out.width *= out.height * (with_batch ? out.batch : 1);
+  out.height = 1;
+  if (with_batch) out.batch = 1;
+  conv.image = {out.batch, conv.image.channels, out.height, out.width};
+  conv.windows[0].in = conv.windows[0].out = 1;
+  conv.windows[1].in = conv.windows[1].out = out.width;
+  return conv;
+}
+
 ByteConv work_of(const QuantizedConv& sizes, const KernelCall& call) {
   const Conv& conv = sizes.conv;
-  const PackedFilter filter = packed_filter(conv);
-  const SeenImage image(sizes, filter,
-                        *channel_form(call.inputs[0], call.input_layouts[0], conv.format.channel_axis()));
-  ByteConv work{sizes, filter, image, is_depthwise(conv), {}, 0, call.has(3), 0, 0, 0, false};
+  const PackedFilter filter = packed_filter(sizes);
+  const TensorType given{call.inputs[0].dtype, conv.image.shape(conv.format)};
+  const SeenImage image(sizes, filter, *channel_form(given, call.input_layouts[0], conv.format.channel_axis()));
+  const bool last = conv.format.channels_last || !call.output_layouts[0].row_major();
+  ByteConv work{sizes, lie_flat(conv), filter, image, {}, 0, 0, 0, 0, false};
+  if (work.is_flat) work.sizes.conv = laid_flat(conv, last);
   const Window &down = conv.windows[0], &across = conv.windows[1];
-  const bool in_rows = !work.depthwise && across.dilation == 1 && image.groups == 1;
+  const bool in_rows = !sizes.is_depthwise() && across.dilation == 1 && image.groups == 1;
   for (int64_t i = 0; i < down.size; ++i)
     for (int64_t j = 0; j < (in_rows ? 1 : across.size); ++j)
       work.runs.push_back(i * down.dilation * image.row_bytes() + j * across.dilation * image.place_bytes());
   work.run_bytes = (in_rows ? across.size : 1) * image.channels * image.element;
-  const bool last = conv.format.channels_last || !call.output_layouts[0].row_major();
   work.out_place = work.out_size() * (last ? conv.filters() : 1);
   work.out_channel = work.out_size() * (last ? 1 : work.places());
   work.out_image = work.out_size() * conv.filters() * work.places();
@@ -269,36 +296,88 @@ ByteConv work_of(const QuantizedConv& sizes, const KernelCall& call) {
   return work;
 }
 
+// The zero point of the bytes of x as uint8.
+int32_t zero_of(const QuantizedConv& sizes, const LaunchCall& call) {
+  if (!call.inputs[QuantizedInputs::kZero]) return static_cast<int32_t>(sizes.unsigned_zero());
+  return *call.input<uint8_t>(QuantizedInputs::kZero) ^ sizes.flip();
+}
+
+template <class T>
+void sum_windows(const ByteConv& work, const char* images, int32_t* sums) {
+  const int64_t places = work.places(), groups = work.filter.groups, of_run = work.run_bytes / work.image.element;
+  const int64_t of_window = static_cast<int64_t>(work.runs.size()) * of_run;
+  parallel_for(work.sizes.conv.out.batch * groups * places, kGrain / of_window + 1, [&](int64_t first, int64_t last) {
+    widest([&] {
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t image = i / places / groups, group = i / places % groups;
+        const char* const window = images + image * work.image.image_bytes() +
+                                   group * work.image.channels * work.image.element + work.window(i % places);
+        int32_t sum = 0;
+        for (const int64_t run : work.runs) {
+          const T* const from = reinterpret_cast<const T*>(window + run);
+          for (int64_t k = 0; k < of_run; ++k) sum += from[k];
+        }
+        sums[i] = sum;
+      }
+    });
+  });
+}
+
+// What is made of small inputs in each launch, in scratch; sums are left to sum_windows.
+struct EndsPlaces {
+  int64_t of_filters, of_windows;  // bytes
+
+  EndsPlaces(const ByteConv& work, bool has_filter_zeros)
+      : of_filters(work.filter.sums_bytes()),
+        of_windows(has_filter_zeros ? aligned(work.window_sum(work.sizes.conv.out.batch, 0, 0) *
+                                              static_cast<int64_t>(sizeof(int32_t)))
+                                    : 0) {}
+  int64_t bytes() const { return (of_windows > 0 ? 4 : 3) * of_filters + of_windows; }
+};
+
 // In what whole blocks have room for.
-ByteEnds ends_of(const ByteConv& work, const LaunchCall& call, const void* filter, char* scratch) {
+ByteEnds ends_of(const ByteConv& work, const EndsPlaces& places, bool is_scale_of_each, const LaunchCall& call,
+                 int32_t zero, const void* filter, char* scratch) {
   const PackedFilter& form = work.filter;
   const int32_t* const sums = static_cast<const int32_t*>(filter);
-  int32_t* const zeros = reinterpret_cast<int32_t*>(scratch);
-  float* const scales = reinterpret_cast<float*>(scratch + form.sums_bytes());
-  float* const biases = reinterpret_cast<float*>(scratch + 2 * form.sums_bytes());
+  const auto part = [&](int i) { return scratch + i * places.of_filters; };
+  int32_t* const zeros = reinterpret_cast<int32_t*>(part(0));
+  int32_t* const filter_zeros = reinterpret_cast<int32_t*>(part(3));
+  float *const scales = reinterpret_cast<float*>(part(1)), *const biases = reinterpret_cast<float*>(part(2));
+  const float* const scale = call.input<float>(QuantizedInputs::kScale);
+  const float* const bias = call.input<float>(QuantizedInputs::kBias);
+  const int8_t* const given_zeros = call.input<int8_t>(QuantizedInputs::kFilterZero);
   // Words have their zero point taken away already.
-  const int32_t zero = form.terms == 4 ? static_cast<int32_t>(work.sizes.unsigned_zero()) : 0;
-  std::memset(scratch, 0, 3 * form.sums_bytes());
+  const auto taken = static_cast<uint32_t>(form.terms == 4 ? zero : 0);
+  const auto of_window = static_cast<uint32_t>(work.runs.size()) * static_cast<uint32_t>(work.run_bytes);
+  std::memset(scratch, 0, (given_zeros ? 4 : 3) * places.of_filters);
   for (int64_t f = 0; f < form.filters; ++f) {
     const int64_t at = form.padded(f);
-    // A sum without the zero point may need a bit more than 32, in which it comes out all the same.
-    zeros[at] = static_cast<int32_t>(static_cast<uint32_t>(zero) * static_cast<uint32_t>(sums[at]));
-    scales[at] = call.input<float>(2)[f];
-    biases[at] = work.has_bias ? call.input<float>(3)[f] : 0;
+    if (given_zeros) filter_zeros[at] = given_zeros[f];
+    // A sum without the zero points may need a bit more than 32, in which it comes out all the same.
+    const uint32_t of_taken =
+        static_cast<uint32_t>(sums[at]) - static_cast<uint32_t>(given_zeros ? given_zeros[f] : 0) * of_window;
+    zeros[at] = static_cast<int32_t>(taken * of_taken);
+    if (scale) scales[at] = scale[is_scale_of_each ? f : 0];
+    if (bias) biases[at] = bias[f];
   }
-  return {zeros, scales, biases};
+  return {zeros, scales, biases, given_zeros ? filter_zeros : nullptr, reinterpret_cast<int32_t*>(part(4))};
 }
 
 }  // namespace
+
+void quantized_dense_layouts(const QuantizedConv& sizes, LayoutCall& call) {
+  std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
+  const PackedFilter filter = packed_filter(sizes);
+  call.inputs[QuantizedInputs::kFilter] = marked_layout(filter, filter.bytes());
+}
 
 void quantized_conv_layouts(const QuantizedConv& sizes, LayoutCall& call) {
   const Conv& conv = sizes.conv;
   const std::optional<ChannelForm> form = channel_form(call.input_types[0], call.inputs[0], conv.format.channel_axis());
   const Layout image = form ? call.inputs[0] : Layout{};
-  std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
+  quantized_dense_layouts(sizes, call);
   call.inputs[0] = image;
-  const PackedFilter filter = packed_filter(conv);
-  call.inputs[1] = marked_layout(filter, filter.bytes());
   const bool in_rows = !call.taken.empty() && call.taken[0] && call.taken[0]->row_major();
   call.outputs[0] = in_rows ? Layout{} : channels_last(call.output_types[0], conv.format);
 }
@@ -308,7 +387,10 @@ Launch quantized_conv(const QuantizedConv& sizes, KernelCall& call) {
   const ByteConv work = work_of(sizes, call);
   const bool packs = call.input_layouts[1].row_major();
   const Launch pack = packs ? quantized_filter(marked_layout(work.filter, work.filter.bytes())) : Launch{};
-  const int64_t ends_bytes = 3 * work.filter.sums_bytes(), filter_bytes = packs ? aligned(work.filter.bytes()) : 0;
+  const bool has_filter_zeros = call.has(QuantizedInputs::kFilterZero);
+  const bool is_scale_of_each = call.has(QuantizedInputs::kScale) && call.inputs[QuantizedInputs::kScale].count() > 1;
+  const EndsPlaces ends_places(work, has_filter_zeros);
+  const int64_t ends_bytes = ends_places.bytes(), filter_bytes = packs ? aligned(work.filter.bytes()) : 0;
   const int64_t image_bytes = work.image.is_given ? 0 : sizes.conv.image.batch * work.image.image_bytes();
   call.scratch_bytes = ends_bytes + filter_bytes + image_bytes;
   return [=](const LaunchCall& at) {
@@ -318,9 +400,14 @@ Launch quantized_conv(const QuantizedConv& sizes, KernelCall& call) {
       filter = scratch + ends_bytes;
       pack({at.stream, &at.inputs[1], &filter, nullptr});
     }
+    const int32_t zero = zero_of(sizes, at);
     char* const images = work.image.is_given ? static_cast<char*>(at.inputs[0]) : scratch + ends_bytes + filter_bytes;
-    see_images(work.sizes, work.image, at.input<uint8_t>(0), images);
-    const ByteEnds ends = ends_of(work, at, filter, scratch);
+    see_images(sizes, work.image, zero, at.input<uint8_t>(0), images);
+    const ByteEnds ends = ends_of(work, ends_places, is_scale_of_each, at, zero, filter, scratch);
+    if (has_filter_zeros) {
+      int32_t* const sums = reinterpret_cast<int32_t*>(scratch + 4 * ends_places.of_filters);
+      work.image.element == 1 ? sum_windows<uint8_t>(work, images, sums) : sum_windows<int16_t>(work, images, sums);
+    }
     multiply_all(work, {images, static_cast<const char*>(filter) + work.filter.sums_bytes(), ends, at.output<char>(0)});
   };
 }

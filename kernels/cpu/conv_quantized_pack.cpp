@@ -10,18 +10,17 @@
 
 namespace moonflow::cpu {
 
-bool is_depthwise(const Conv& conv) { return conv.channels_per_group() == 1 && conv.filters_per_group() == 1; }
-
-PackedFilter packed_filter(const Conv& conv) {
+PackedFilter packed_filter(const QuantizedConv& sizes) {
+  const Conv& conv = sizes.conv;
   PackedFilter filter{};
   widest_register([&](auto wide) { filter.lanes = decltype(wide)::kWidth; });
   filter.filters = conv.filters();
   filter.channels = conv.channels_per_group();
   filter.taps = conv.windows[0].size * conv.windows[1].size;
-  filter.groups = is_depthwise(conv) ? 1 : conv.groups;
+  filter.groups = sizes.is_depthwise() ? 1 : conv.groups;
   filter.channels_last = conv.format.channels_last;
   filter.terms = has_byte_products() ? 4 : 2;
-  filter.steps = is_depthwise(conv) ? 1 : round_up(filter.channels, 4) / filter.terms;
+  filter.steps = sizes.is_depthwise() ? 1 : round_up(filter.channels, 4) / filter.terms;
   return filter;
 }
 
@@ -90,7 +89,7 @@ SeenImage::SeenImage(const QuantizedConv& sizes, const PackedFilter& filter, con
   image_width = conv.image.width;
   groups = filter.groups;
   const int64_t of_group = conv.image.channels / groups;
-  channels = is_depthwise(conv) ? round_up(of_group, filter.lanes) : round_up(of_group, 4);
+  channels = sizes.is_depthwise() ? round_up(of_group, filter.lanes) : round_up(of_group, 4);
   element = kGroupBytes / filter.terms;
   const bool is_whole = height == image_height && width == image_width && channels == of_group;
   is_given = is_whole && element == 1 && !sizes.is_signed && form.lanes == form.channels;
@@ -134,8 +133,9 @@ void turn_places(const SeenImage& image, const uint8_t* from, int64_t count, con
 }
 
 template <class T>
-void see_row(const QuantizedConv& sizes, const SeenImage& image, const uint8_t* x, int64_t n, int64_t row, T* to) {
-  const T zero = static_cast<T>(sizes.unsigned_zero()), none{};
+void see_row(const QuantizedConv& sizes, const SeenImage& image, int32_t unsigned_zero, const uint8_t* x, int64_t n,
+             int64_t row, T* to) {
+  const T zero = static_cast<T>(unsigned_zero), none{};
   const bool in_bytes = sizeof(T) == 1;
   const T nothing = in_bytes ? zero : none;
   const Turned<T> turned{sizes.flip(), in_bytes ? none : zero};
@@ -151,21 +151,22 @@ void see_row(const QuantizedConv& sizes, const SeenImage& image, const uint8_t* 
 }
 
 template <class T>
-void see(const QuantizedConv& sizes, const SeenImage& image, const uint8_t* x, T* to) {
+void see(const QuantizedConv& sizes, const SeenImage& image, int32_t zero, const uint8_t* x, T* to) {
   const int64_t row = image.row_bytes() / static_cast<int64_t>(sizeof(T));
   parallel_for(sizes.conv.image.batch * image.height, kGrain / row + 1, [&](int64_t first, int64_t last) {
     widest([&] {
-      for (int64_t i = first; i < last; ++i) see_row(sizes, image, x, i / image.height, i % image.height, to + i * row);
+      for (int64_t i = first; i < last; ++i)
+        see_row(sizes, image, zero, x, i / image.height, i % image.height, to + i * row);
     });
   });
 }
 
 }  // namespace
 
-void see_images(const QuantizedConv& sizes, const SeenImage& image, const uint8_t* x, void* to) {
+void see_images(const QuantizedConv& sizes, const SeenImage& image, int32_t zero, const uint8_t* x, void* to) {
   if (image.is_given) return;
-  image.element == 1 ? see(sizes, image, x, static_cast<uint8_t*>(to))
-                     : see(sizes, image, x, static_cast<int16_t*>(to));
+  image.element == 1 ? see(sizes, image, zero, x, static_cast<uint8_t*>(to))
+                     : see(sizes, image, zero, x, static_cast<int16_t*>(to));
 }
 
 }  // namespace moonflow::cpu

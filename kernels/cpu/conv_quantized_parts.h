@@ -38,10 +38,8 @@ struct PackedFilter {
   }
 };
 
-// Whether each channel has one filter of its own.
-bool is_depthwise(const Conv& conv);
 // For this processor.
-PackedFilter packed_filter(const Conv& conv);
+PackedFilter packed_filter(const QuantizedConv& sizes);
 
 // An image as its windows see it, with what is beyond its edges where they see that: channels last, those of each group
 // filled up.
@@ -60,20 +58,19 @@ struct SeenImage {
   int64_t image_bytes() const { return height * row_bytes(); }
 };
 
-// All images of x, unless they are given so.
-void see_images(const QuantizedConv& sizes, const SeenImage& image, const uint8_t* x, void* to);
+// All images of x, unless they are given so. `zero` is the zero point of its bytes as uint8.
+void see_images(const QuantizedConv& sizes, const SeenImage& image, int32_t zero, const uint8_t* x, void* to);
 
 // ---- the product ---------------------------------------------------------------------------------------------------
 
 struct ByteConv {
-  QuantizedConv sizes;
+  QuantizedConv sizes;  // with images in one row where is_flat
+  bool is_flat;         // windows are single places, side by side, so that any places in a row are a row
   PackedFilter filter;
   SeenImage image;
-  bool depthwise;
   // Bytes that are multiplied one after the other begin so far from the window's: those of a tap, or of a row of them.
   std::vector<int64_t> runs;
   int64_t run_bytes;
-  bool has_bias;
   // From a place of the result to the next, in bytes, from a channel and from an image.
   int64_t out_place, out_channel, out_image;
   bool in_tiles;  // byte_tiles_fit
@@ -81,6 +78,9 @@ struct ByteConv {
   int64_t out_size() const { return size_of(sizes.dtype); }
   int64_t width() const { return sizes.conv.out.width; }
   int64_t places() const { return sizes.conv.out.height * width(); }
+  int64_t window_sum(int64_t image, int64_t group, int64_t place) const {  // where it is
+    return (image * filter.groups + group) * places() + place;
+  }
   // The window of a place begins so many bytes behind an image.
   int64_t window(int64_t y, int64_t x) const {
     const Windows& windows = sizes.conv.windows;
@@ -107,6 +107,9 @@ struct ByteConv {
 struct ByteEnds {
   const int32_t* zeros;
   const float *scales, *biases;
+  const int32_t* filter_zeros;  // or none
+  // Of what the window of a place has, by (image, group, place), where there are zero points of filters.
+  const int32_t* window_sums;
 };
 
 struct ByteFactors {
@@ -145,14 +148,24 @@ struct Rounding {
 };
 
 // What sums become, of some neighbouring places by the filters of blocks: (places, blocks, lanes), as they are stored
-// aligned. In the first of these blocks there are `filters`, which may be more than in all.
+// aligned. In the first of these blocks there are `filters`, which may be more than in all. `first` is the place among
+// all window sums.
 template <class R>
-inline void end_sums(const ByteConv& work, const ByteEnds& ends, const int32_t* sums, int64_t places, int64_t blocks,
-                     int64_t block, int64_t filters, char* out) {
+inline void end_sums(const ByteConv& work, const ByteEnds& ends, const int32_t* sums, int64_t first, int64_t places,
+                     int64_t blocks, int64_t block, int64_t filters, char* out) {
   constexpr int64_t kLanes = R::kWidth;
   const auto integers = [](const int32_t* place) { return reinterpret_cast<const typename R::StoredIntegers*>(place); };
   const Rounding<R> round(work);
-  const bool in_bytes = work.sizes.gives_bytes();
+  const bool in_bytes = work.sizes.gives_bytes(), in_sums = work.sizes.gives_sums();
+  const auto end = [&](const typename R::Integers& whole, const typename R::Vector& scales,
+                       const typename R::Vector& biases, char* to) {
+    if (in_sums) return void(*reinterpret_cast<typename R::StoredIntegers*>(to) = whole);
+    typename R::Vector sum = __builtin_convertvector(whole, typename R::Vector) * scales + biases;
+    if (in_bytes)
+      round(sum, reinterpret_cast<uint8_t*>(to));
+    else
+      R::at(reinterpret_cast<float*>(to)) = sum;
+  };
   const int64_t size = work.out_size(), next = work.out_place, next_lane = work.out_channel;
   for (int64_t b = 0; b < blocks; ++b) {
     const typename R::Integers zeros = *integers(ends.zeros + (block + b) * kLanes);
@@ -162,20 +175,18 @@ inline void end_sums(const ByteConv& work, const ByteEnds& ends, const int32_t* 
     const bool is_whole = count == kLanes && next_lane == size;
     char* to = out + b * kLanes * next_lane;
     for (int64_t p = 0; p < places; ++p, to += next) {
-      const typename R::Integers each = *integers(sums + (p * blocks + b) * kLanes), whole = each - zeros;
-      typename R::Vector sum = __builtin_convertvector(whole, typename R::Vector) * scales + biases;
+      const typename R::Integers each = *integers(sums + (p * blocks + b) * kLanes);
+      typename R::Integers whole = each - zeros;
+      if (ends.filter_zeros) {
+        const typename R::Integers filter_zeros = *integers(ends.filter_zeros + (block + b) * kLanes);
+        whole = whole - filter_zeros * ends.window_sums[first + p];
+      }
       if (is_whole) {
-        if (in_bytes)
-          round(sum, reinterpret_cast<uint8_t*>(to));
-        else
-          R::at(reinterpret_cast<float*>(to)) = sum;
+        end(whole, scales, biases, to);
         continue;
       }
-      alignas(kAlignment) char lanes[sizeof sum];
-      if (in_bytes)
-        round(sum, reinterpret_cast<uint8_t*>(lanes));
-      else
-        R::at(reinterpret_cast<float*>(lanes)) = sum;
+      alignas(kAlignment) char lanes[sizeof whole];
+      end(whole, scales, biases, lanes);
       if (in_bytes)
         for (int64_t lane = 0; lane < count; ++lane) to[lane * next_lane] = lanes[lane];
       else

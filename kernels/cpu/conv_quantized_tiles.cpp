@@ -59,16 +59,16 @@ void sum_pieces(const ByteConv& work, const char* upper, const char* lower, int6
 
 bool byte_tiles_fit(const ByteConv& work) {
   constexpr int64_t kLeastHeight = 4;
-  return has_tiles() && __builtin_cpu_supports("amx-int8") && work.filter.terms == 4 && !work.depthwise &&
+  return has_tiles() && __builtin_cpu_supports("amx-int8") && work.filter.terms == 4 && !work.sizes.is_depthwise() &&
          work.run_bytes % kRowBytes == 0 && work.width() >= kLeastHeight;
 }
 
 void multiply_tiles(const ByteConv& work, const ByteFactors& factors, const ByteShare& share) {
-  const Pieces pieces(work.width());
+  const int64_t row = work.is_flat ? share.last_place - share.first_place : work.width();
+  const Pieces pieces(row);
   configure(four_sums(pieces.height, pieces.height));
   const int64_t of_group = work.filter.group_blocks(), filters = work.filter.group_filters();
-  const int64_t first = share.first_place / work.width() * pieces.count,
-                last = share.last_place / work.width() * pieces.count;
+  const int64_t all = (share.last_place - share.first_place) / row * pieces.count;
   alignas(kAlignment) int32_t sums[2 * kRows * 2 * kLanes];
   for (int64_t block = share.first_block, taken; block < share.last_block; block += taken) {
     taken = block + 1 < share.last_block && (block + 1) % of_group != 0 ? 2 : 1;
@@ -77,10 +77,10 @@ void multiply_tiles(const ByteConv& work, const ByteFactors& factors, const Byte
     const char* const filter = factors.filter + block * work.filter.block_bytes();
     char* const out = factors.out + share.image * work.out_image + (group * filters + begin) * work.out_channel;
     const auto place = [&](int64_t piece) {
-      return piece / pieces.count * work.width() + pieces.begin(piece % pieces.count);
+      return share.first_place + piece / pieces.count * row + pieces.begin(piece % pieces.count);
     };
-    for (int64_t piece = first; piece < last; piece += 2) {
-      const int64_t count = std::min<int64_t>(2, last - piece);
+    for (int64_t piece = 0; piece < all; piece += 2) {
+      const int64_t count = std::min<int64_t>(2, all - piece);
       const char* const upper = images + work.window(place(piece));
       const char* const lower = count == 2 ? images + work.window(place(piece + 1)) : nullptr;
       const auto sum = [&](auto sum_them) { sum_them(work, upper, lower, pieces.height, filter, sums); };
@@ -88,8 +88,9 @@ void multiply_tiles(const ByteConv& work, const ByteFactors& factors, const Byte
       if (count == 1) taken == 2 ? sum(sum_pieces<false, true>) : sum(sum_pieces<false, false>);
       stand_alone(Register<16>(), [&] {
         for (int64_t i = 0; i < count; ++i)
-          end_sums<Register<16>>(work, factors.ends, sums + i * pieces.height * taken * kLanes, pieces.height, taken,
-                                 block, filters - begin, out + place(piece + i) * work.out_place);
+          end_sums<Register<16>>(work, factors.ends, sums + i * pieces.height * taken * kLanes,
+                                 work.window_sum(share.image, group, place(piece + i)), pieces.height, taken, block,
+                                 filters - begin, out + place(piece + i) * work.out_place);
       });
     }
   }
