@@ -4,6 +4,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu/conv_quantized.h"
+#include "kernels/dynamic_quantize.h"
 #include "kernels/lacks_gradient.h"
 #include "kernels/types.h"
 
@@ -232,6 +233,7 @@ void add_quantized_dense(Catalog& catalog) {
 void add_quantized_conv(Catalog& catalog) {
   add_quantized_conv2d(catalog);
   add_quantized_dense(catalog);
+  add_dynamic_quantize(catalog);
 }
 
 }  // namespace moonflow

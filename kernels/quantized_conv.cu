@@ -1,8 +1,11 @@
-// Convolutions and products of bytes on CUDA: a thread for each element of the result, as the formula has it.
+// Convolutions and products of bytes on CUDA: a thread for each element of the result, as the formula has it. And what
+// makes bytes of floats: a fold for the ends of their range, then a thread for each.
 #include "kernels/quantized_conv.h"
 
 #include "kernels/cuda/direct_convolution.h"
+#include "kernels/cuda/fold.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/dynamic_quantize.h"
 
 namespace moonflow::cuda {
 namespace {
@@ -78,10 +81,59 @@ Launch prepare(KernelCall& call) {
   return sizes.is_signed ? prepare_for<int8_t>(sizes, call) : prepare_for<uint8_t>(sizes, call);
 }
 
+// ---- bytes of floats --------------------------------------------------------------------------------------------
+
+struct FoundEnds {
+  float least, most;
+};
+
+struct Ends {
+  using Acc = FoundEnds;
+  const float* x;
+  float* scale;
+  uint8_t* zero_point;
+
+  MOONFLOW_DEVICE Acc start() const { return {0, 0}; }
+  MOONFLOW_DEVICE int own(int64_t) const { return 0; }
+  MOONFLOW_DEVICE Acc fold(Acc acc, int, int64_t, int64_t at) const { return merge(acc, {x[at], x[at]}); }
+  MOONFLOW_DEVICE Acc merge(Acc a, Acc b) const {
+    return {b.least < a.least ? b.least : a.least, b.most > a.most ? b.most : a.most};
+  }
+  MOONFLOW_DEVICE void finish(int64_t, Acc acc) const {
+    const ByteRange range = ByteRange::of(acc.least, acc.most);
+    *scale = range.scale;
+    *zero_point = range(0);
+  }
+};
+
+struct Places {
+  const float *x, *scale;
+  const uint8_t* zero_point;
+  uint8_t* places;
+
+  MOONFLOW_DEVICE void operator()(int64_t i) const {
+    places[i] = ByteRange{*scale, static_cast<float>(*zero_point)}(x[i]);
+  }
+};
+
+Launch prepare_dynamic_quantize(KernelCall& call) {
+  const Shape& x = call.inputs[0].shape;
+  const int64_t count = x.count();
+  const FoldShape shape(reduce::Groups(x, std::vector<bool>(x.rank(), true)));
+  call.scratch_bytes = shape.scratch_bytes<Ends>();
+  return [=](const LaunchCall& at) {
+    float* const scale = at.output<float>(1);
+    uint8_t* const zero_point = at.output<uint8_t>(2);
+    fold(at.stream, shape, Ends{at.input<float>(0), scale, zero_point}, at.scratch);
+    for_each(at.stream, count, Places{at.input<float>(0), scale, zero_point, at.output<uint8_t>(0)});
+  };
+}
+
 }  // namespace
 
 void add_quantized_conv(Kernels& kernels) {
   kernels["quantized_conv2d"] = {{prepare<quantized_conv_of>}};
+  kernels["dynamic_quantize"] = {{prepare_dynamic_quantize}};
   kernels["quantized_dense"] = {{prepare<quantized_dense_of>}};
 }
 
