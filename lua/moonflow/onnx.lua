@@ -516,7 +516,7 @@ function Model:__call(...)
   local reading = setmetatable({
     widens = on_cpu, in_bytes = on_cpu and t.type == "predict" and core.multiplies_bytes(),
     model = self, file = self.file, opset = self.opset, trace = t, wanted = self._wanted, constants = {}, floats = {},
-    dequantized = {}, convolved = {},
+    dequantized = {}, layers_in_bytes = {},
   }, Reading)
   -- What is called twice has its ops numbered, as layers that share their variables.
   return scope.reuse_variables(function()

@@ -58,13 +58,13 @@ local function write_op(writer, node)
   if not write then
     writer:fail("has no counterpart in ONNX; there are " .. table.concat(arguments.sorted_keys(ops), ", "))
   end
-  local first, second = write(writer)
-  if first then
-    writer.names[node.outputs[1]], writer.makers[node.outputs[1]] = first, writer.last
-    if node.outputs[2] then writer.names[node.outputs[2]] = second end
-  else
-    writer.bools[node.outputs[1]] = second
+  local written = { write(writer) }
+  if not written[1] then
+    writer.bools[node.outputs[1]] = written[2]
+    return
   end
+  writer.makers[node.outputs[1]] = writer.last
+  for i, output in ipairs(node.outputs) do writer.names[output] = written[i] end
 end
 
 -- A result has the name that is asked for, or its key, or the name of its op. One that is an input, a weight or another

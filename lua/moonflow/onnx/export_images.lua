@@ -2,6 +2,7 @@
 
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np"
+local types = require "moonflow.onnx.types"
 local windows = require "moonflow.formulas.windows"
 
 local ops = {}
@@ -79,37 +80,68 @@ local function back(w, emit)
   return w:emit("Transpose", { emit("first") }, { perm = { ints = perm_to_last(#sizes) } })
 end
 
--- `step`: the word of a step on the way, if it is one; `factors` gives names for those of image and filter.
-local function convolution(w, step, factors)
+-- `step`: the word of a step on the way, if it is one; `factors` gives names for those of image and filter, and what
+-- else `operator` takes, which is Conv where nothing is said.
+local function convolution(w, step, factors, operator)
   local x, x_sizes = channels_first(w, 1, "image")
   local filter, filter_sizes = channels_first(w, 2, "filter")
-  if factors then x, filter = factors(x, filter) end
+  local inputs = factors and { factors(x, filter) } or { x, filter }
   local _, result = w:result()
   local kernel = { unpack(filter_sizes, 3) }
   local strides, dilations = per_axis(w.attrs.strides, #kernel), per_axis(w.attrs.dilations, #kernel)
   local attributes = window_attributes(w, kernel, { unpack(x_sizes, 3) }, places(w, result, true), strides, dilations)
   attributes.dilations, attributes.group = { ints = dilations }, { i = w.attrs.groups }
-  return back(w, function(word) return w:emit("Conv", { x, filter }, attributes, word or step) end)
+  return back(w, function(word) return w:emit(operator or "Conv", inputs, attributes, word or step) end)
 end
 function ops.conv2d(w) return convolution(w) end
 ops.conv1d = ops.conv2d
 
--- Of places that are worth 1 each, whose sums are scaled: whoever computes so has the bytes as they are.
-function ops.quantized_conv2d(w)
-  local one = w:number(1, "float32")
-  local y = convolution(w, "sums", function(x, filter)
-    return w:emit("DequantizeLinear", { x, one, w:number(w.attrs.zero_point, w:dtype(1)) }, nil, "x"),
-      w:emit("DequantizeLinear", { filter, one }, nil, "filter_in_floats")
-  end)
-  local dtype, sizes = w:result()
-  local line = {}
-  for i = 1, #sizes do line[i] = 1 end
-  line[is_last(w) and #sizes or 2] = w:sizes(3)[1]
-  local function beside(i, word) return w:emit("Reshape", { w:input(i), w:ints(line) }, nil, word) end
+-- What stands for zero in x, and in filters: the name of a number, and of one of each or nil.
+local function zeros_of(w)
+  return w:has(5) and w:input(5) or w:number(w.attrs.zero_point, w:dtype(1)), w:has(6) and w:input(6) or nil
+end
+
+-- Places of a layer of bytes from their sums in floats, by a scale and a bias that broadcast to them: `beside(i, word)`
+-- gives the i-th input so.
+local function from_sums(w, y, beside)
+  local dtype = w:result()
   local is_rounded = dtype ~= "float32"
   y = w:emit("Mul", { y, beside(3, "scales") }, nil, (w:has(4) or is_rounded) and "scaled" or nil)
   if w:has(4) then y = w:emit("Add", { y, beside(4, "biases") }, nil, is_rounded and "moved" or nil) end
+  local one = w:number(1, "float32")
   return is_rounded and w:emit("QuantizeLinear", { y, one, w:number(w.attrs.out_zero_point, dtype) }) or y
+end
+
+-- Of places that are worth 1 each, whose sums are scaled: whoever computes so has the bytes as they are.
+function ops.quantized_conv2d(w)
+  local zero, filter_zero = zeros_of(w)
+  local dtype, sizes = w:result()
+  if dtype == "int32" then
+    return convolution(w, nil, function(x, filter) return x, filter, zero, filter_zero end, "ConvInteger")
+  end
+  local one = w:number(1, "float32")
+  local y = convolution(w, "sums", function(x, filter)
+    local worth = filter_zero and w:array(np.ones(w:sizes(6)), "filter_scale") or one
+    return w:emit("DequantizeLinear", { x, one, zero }, nil, "x"),
+      w:emit("DequantizeLinear", { filter, worth, filter_zero }, filter_zero and { axis = { i = 0 } },
+        "filter_in_floats")
+  end)
+  local line = {}
+  for i = 1, #sizes do line[i] = 1 end
+  line[is_last(w) and #sizes or 2] = -1
+  return from_sums(w, y, function(i, word) return w:emit("Reshape", { w:input(i), w:ints(line) }, nil, word) end)
+end
+
+function ops.dynamic_quantize(w) return w:emit("DynamicQuantizeLinear", { w:input(1) }, nil, nil, 3) end
+
+function ops.quantized_dense(w)
+  local zero, weight_zero = zeros_of(w)
+  local weight = w:emit("Transpose", { w:input(2) }, { perm = { ints = { 1, 0 } } }, "weight")
+  local is_sums = w:result() == "int32"
+  local y = w:emit("MatMulInteger", { w:input(1), weight, zero, weight_zero }, nil, not is_sums and "sums" or nil)
+  if is_sums then return y end
+  y = w:emit("Cast", { y }, { to = types.attribute("float32") }, "in_floats")
+  return from_sums(w, y, function(i) return w:input(i) end)
 end
 
 -- From few places to many: what the pads leave over is an output_padding.

@@ -27,9 +27,9 @@ end
 --- @param reading table   of the whole model, of which are used: file (its name), opset, trace, constants (a table),
 ---                        widens (is float16 float32 in it?), in_bytes (may layers compute in bytes?), floats (a
 ---                        table, from whole numbers to the floats they were rounded to), dequantized (a table, from
----                        floats to the whole numbers, scale and zero point that they come of), convolved (a table,
----                        from what is convolved in bytes to a function that gives it as such), value(name),
----                        constant(name), inner(graph, values), inputs_behind(name), readers(name)
+---                        floats to the whole numbers, scale and zero point that they come of), layers_in_bytes (a
+---                        table, of onnx/in_bytes), value(name), constant(name), inner(graph, values),
+---                        inputs_behind(name), readers(name)
 local function new(raw, reading)
   local name = raw.name ~= "" and raw.name or raw.outputs[1] or ""
   return setmetatable({ raw = raw, reading = reading, name = name, op = raw.op, opset = reading.opset, asked = {} },

@@ -2,12 +2,13 @@
 --- layers that take whole numbers themselves. A table from an operator's name to the function that applies it to a
 --- node.
 -- Those of the domain com.microsoft are ONNX Runtime's, whose quantiser writes them.
--- Convolutions of bytes are computed in them where a job predicts on a processor. Other layers are computed in floats:
--- in float32 where they give bytes, which are rounded much more than sums are, and so that no sum is rounded where they
--- give sums.
+-- Convolutions and products by weights are computed in bytes where a job predicts on a processor (onnx/in_bytes). Other
+-- layers are computed in floats: in float32 where they give bytes, which are rounded much more than sums are, and so
+-- that no sum is rounded where they give sums.
 
 local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
+local in_bytes = require "moonflow.onnx.in_bytes"
 local onnx_elementwise = require "moonflow.onnx.elementwise"
 local onnx_layers = require "moonflow.onnx.layers"
 local onnx_recurrent = require "moonflow.onnx.recurrent"
@@ -59,40 +60,20 @@ end
 
 local function is_array(value) return arguments.kind(value) == "ndarray" end
 
--- The number that all of a zero point are, or nil where they differ or only a run knows them; 0 where it is left out.
-local function zero_of(node, zero)
-  if zero == nil then return 0 end
-  if not is_array(zero) or zero.shape:count() == 0 then return nil end
-  local list = node.list_of(zero)
-  for _, number in ipairs(list) do
-    if number ~= list[1] then return nil end
-  end
-  return list[1]
-end
-
--- The bytes about a zero point as a convolution gives them, or nil where only a run knows it.
-local function bytes_about(node, zero, dtype)
-  local number = zero_of(node, zero)
-  if zero and zero.shape:count() ~= 1 or dtype ~= "int8" and dtype ~= "uint8" then return nil end
-  return number and { dtype = dtype, zero = number }
-end
-
 -- A scale or zero point of all, in float32.
 local function single(node, value, word) return node:reshape(node:cast(value, "float32", word .. "_wide"), {}, word) end
 
--- round(x / scale) + zero_point. Of a convolution of bytes that nobody else reads it is a part.
+-- round(x / scale) + zero_point. Of a layer in bytes that nobody else reads it is a part.
 function operators.QuantizeLinear(node)
   node:ignore("precision", "axis", "block_size")
   node:expect("saturate", "i", 1)
   local x, scale, zero = node:input(1), node:input(2), node:optional(3)
   local dtype = zero and zero.dtype or node:dtype("output_dtype", "uint8")
   if not is_quantized[dtype] then node:fail("it gives " .. dtype .. ", only int8, uint8 and int32 are supported") end
+  local bytes = scale.shape:count() == 1
+    and in_bytes.bytes(node, 1, single(node, scale, "scale"), in_bytes.about(node, zero, dtype))
+  if bytes then return bytes end
   x = node:cast(x, "float32", "x")
-  local convolved, out = node.reading.convolved[x], bytes_about(node, zero, dtype)
-  if convolved and out and scale.shape:count() == 1 and node:is_sole_reader(1) then
-    local bytes = convolved(single(node, scale, "scale"), out)
-    if bytes then return bytes end
-  end
   local places = node:apply("divide", { x, aligned(node, x, node:cast(scale, "float32", "scale_wide"), "scale") }, nil,
     "places")
   return settled(node, places, zero and aligned(node, x, zero, "zero_point"), dtype)
@@ -112,14 +93,15 @@ function operators.DequantizeLinear(node)
   end
   local y = node:multiply(wide, aligned(node, x, node:cast(scale, "float32", "scale_wide"), "scale"), "scaled")
   y = node:cast(y, dtype)
-  node.reading.dequantized[y] = { places = x, scale = scale, zero = node:optional(3), axis = node:int("axis", 1),
-    is_in_blocks = node:int("block_size", 0) > 0 }
+  node.reading.dequantized[y] = { places = x, scale = scale, zero = node:optional(3),
+    axis = #x.shape > 0 and node:int("axis", 1) % #x.shape, is_in_blocks = node:int("block_size", 0) > 0 }
   return y
 end
 
 -- The scale and zero point of a uint8 that take what is there, and 0, in.
 function operators.DynamicQuantizeLinear(node)
   local x = node:input(1)
+  if node.reading.in_bytes then return node:apply("dynamic_quantize", { x }) end
   local zero, all = node:filled(0, "float32"), { axis = {} }
   local most = node:apply("maximum", { node:apply("reduce_max", { x }, all, "max"), zero }, nil, "most")
   local least = node:apply("minimum", { node:apply("reduce_min", { x }, all, "min"), zero }, nil, "least")
@@ -165,91 +147,69 @@ local function exact_dtype(node, weights, zero, axis, axes)
   return most * 255 < 2 ^ 24 and "float32" or "float64"
 end
 
--- ---- convolutions in bytes ---------------------------------------------------------------------------------------
+-- ---- layers of floats that come from bytes --------------------------------------------------------------------------
 
--- A filter in int8 without a zero point, or nil where it has none such.
-local function filter_in_bytes(node, filter, zero)
-  if not is_array(filter) then return nil end
-  zero = zero_of(node, zero)
-  if filter.dtype == "int8" and zero == 0 then return filter end
-  if filter.dtype ~= "uint8" or zero ~= 128 then return nil end
-  return node:cast(node:add(node:cast(filter, "float32", "filter_wide"), -128, "filter_moved"), "int8", "filter")
-end
-
--- More terms of a sum than these 32 bits may not hold.
-local kMostTerms = 65536
-
--- Is there the op for these sizes? Then it is as fast as that in floats, or faster.
-local function has_op(node, x, filter)
-  if not node.reading.in_bytes or #x.shape < 3 or #x.shape > 4 or #x.shape ~= #filter.shape then return false end
-  local terms, filters = 1, filter.shape[0]
-  for i = 1, #filter.shape - 1 do terms = terms * filter.shape[i] end
-  return terms >= 1 and terms <= kMostTerms and filters >= 1
-end
-
-local function is_of_each(value, filters) return #value.shape == 1 and value.shape[0] == filters end
-
--- One number for all filters, or one of each.
-local function is_of_filters(value, filters) return value.shape:count() == 1 or is_of_each(value, filters) end
-
-local function of_filters(node, value, filters, word)
-  return node:spread(node:reshape(value, { value.shape:count() }, word .. "_line"), { filters }, word)
-end
-
--- The convolution of bytes of one scale, the product of both sides' by filter, or nil where that is none of the op's.
--- `bias`: in float32, or none; `out`: bytes_about the result, or none for one in float32.
-local function convolution_in_bytes(node, x, x_zero, filter, filter_zero, scale, bias, out)
-  if x.dtype ~= "uint8" and x.dtype ~= "int8" or not has_op(node, x, filter) then return nil end
-  local zero, in_bytes = zero_of(node, x_zero), filter_in_bytes(node, filter, filter_zero)
-  local filters = filter.shape[0]
-  if not zero or not in_bytes then return nil end
-  if x_zero and x_zero.shape:count() ~= 1 then return nil end
-  if not is_of_filters(scale, filters) or bias and not is_of_each(bias, filters) then return nil end
-  return onnx_layers.Conv(node:taking { x, in_bytes }, nil, function(_, image, taps, attrs)
-    attrs.zero_point, attrs.dtype, attrs.out_zero_point = zero, out and out.dtype, out and out.zero
-    return node:apply("quantized_conv2d", {
-      image, taps, of_filters(node, scale, filters, "scale"), bias and of_filters(node, bias, filters, "bias"),
-    }, attrs)
-  end)
-end
-
--- Of floats that come from bytes.
-function operators.Conv(node)
+-- The value of a layer of the first two inputs, whose filters are on an axis of the weights and on one of the value.
+-- `make(x, x_zero, weights, weights_zero)` makes it in bytes; `bias` is one number of each filter, or none; `factor` is
+-- a number that all are multiplied by.
+local function of_dequantized(node, weight_axis, axis, make, bias, factor)
   local known = node.reading.dequantized
-  local x, filter, bias = known[node:input(1)], known[node:input(2)], node:optional(3)
-  local fits = x and filter and x.scale.shape:count() == 1 and not x.is_in_blocks and not filter.is_in_blocks
-    and (filter.scale.shape:count() == 1 or filter.axis == 0)
+  local x, weights = known[node:input(1)], known[node:input(2)]
+  local fits = x and weights and x.scale.shape:count() == 1 and not x.is_in_blocks and not weights.is_in_blocks
+    and (weights.scale.shape:count() == 1 or weights.axis == weight_axis)
     and node:input(1).dtype == "float32" and (bias == nil or bias.dtype == "float32")
-  if fits then
-    local scale = node:multiply(node:reshape(node:cast(x.scale, "float32", "x_scale_wide"), {}, "x_scale"),
-      node:cast(filter.scale, "float32", "filter_scale_wide"), "scales")
-    -- In places of a scale, and as bytes, where that is all that becomes of it.
-    local function given(step, out)
-      local function in_places(value) return value and node:apply("divide", { value, step }, nil, "in_places") end
-      if not out then return convolution_in_bytes(node, x.places, x.zero, filter.places, filter.zero, scale, bias) end
-      return convolution_in_bytes(node, x.places, x.zero, filter.places, filter.zero, in_places(scale),
-        in_places(bias), out)
-    end
-    local y = given()
-    if y then
-      node.reading.convolved[y] = given
-      return y
-    end
-  end
-  return onnx_layers.Conv(node)
+  local ended = fits and make(x.places, x.zero, weights.places, weights.zero)
+  if not ended then return nil end
+  local scale = node:multiply(single(node, x.scale, "x_scale"),
+    node:cast(weights.scale, "float32", "weights_scale_wide"), "scales")
+  if factor ~= 1 then scale = node:multiply(scale, factor, "factor") end
+  return in_bytes.value(node, ended, axis, scale, bias)
 end
 
--- Bytes whose least one stands for zero have nothing below it, so of a convolution that becomes such it is a part.
-function operators.Relu(node)
-  local x, y = node:input(1), onnx_elementwise.Relu(node)
-  local convolved = node.reading.convolved[x]
-  if convolved and node:is_sole_reader(1) then
-    node.reading.convolved[y] = function(step, out)
-      return out.zero == dtypes.least[out.dtype] and convolved(step, out) or nil
-    end
-  end
-  return y
+local function is_line(value, count) return #value.shape == 1 and value.shape[0] == count end
+
+function operators.Conv(node)
+  local filter, bias = node:input(2), node:optional(3)
+  local y = (bias == nil or is_line(bias, filter.shape[0])) and of_dequantized(node, 0, 1, function(...)
+    return in_bytes.convolution(node, ...)
+  end, bias, 1)
+  return y or onnx_layers.Conv(node)
 end
+
+function operators.MatMul(node)
+  local x = node:input(1)
+  return of_dequantized(node, 1, #x.shape - 1, function(...) return in_bytes.product(node, ...) end, nil, 1)
+    or onnx_layers.MatMul(node)
+end
+
+function operators.Gemm(node)
+  local weights, bias, beta = node:input(2), node:optional(3), node:float("beta", 1)
+  local is_turned, y = node:int("transB", 0) ~= 0, nil
+  local axis = is_turned and 0 or 1
+  if #weights.shape == 2 and node:int("transA", 0) == 0 then
+    local units = weights.shape[axis]
+    local fits = bias == nil or beta == 0 or is_line(bias, units)
+      or #bias.shape == 2 and bias.shape[0] == 1 and bias.shape[1] == units
+    if bias and fits then bias = beta ~= 0 and node:reshape(bias, { units }, "bias_line") or nil end
+    if bias and beta ~= 1 then bias = node:multiply(bias, beta, "bias_times_beta") end
+    y = fits and of_dequantized(node, axis, 1, function(x, x_zero, matrix, matrix_zero)
+      return in_bytes.product(node, x, x_zero, matrix, matrix_zero, is_turned)
+    end, bias, node:float("alpha", 1))
+  end
+  return y or onnx_layers.Gemm(node)
+end
+
+-- ---- what may be part of a layer in bytes ---------------------------------------------------------------------------
+
+function operators.Relu(node) return in_bytes.positive(node, onnx_elementwise.Relu(node)) end
+
+function operators.Cast(node)
+  local y = onnx_elementwise.Cast(node)
+  return y.dtype == "float32" and in_bytes.floats(node) or y
+end
+
+function operators.Mul(node) return in_bytes.scaled(node) or onnx_elementwise.Mul(node) end
+function operators.Add(node) return in_bytes.with_bias(node) or onnx_elementwise.Add(node) end
 
 -- ---- products ------------------------------------------------------------------------------------------------------
 
@@ -280,14 +240,16 @@ local function convolution(node, x, x_zero, filter, filter_zero, bias, dtype)
 end
 
 function operators.MatMulInteger(node)
-  return node:cast(product(node, node:input(1), node:optional(3), node:input(2), node:optional(4)), "int32")
+  local a, a_zero, b, b_zero = node:input(1), node:optional(3), node:input(2), node:optional(4)
+  local ended = in_bytes.product(node, a, a_zero, b, b_zero)
+  return ended and in_bytes.value(node, ended, #a.shape - 1) or node:cast(product(node, a, a_zero, b, b_zero), "int32")
 end
 
 function operators.ConvInteger(node)
   local x, x_zero, filter, filter_zero = node:input(1), node:optional(3), node:input(2), node:optional(4)
-  local y = exact_dtype_of_filter(node, filter, filter_zero) == "float32"
-    and convolution_in_bytes(node, x, x_zero, filter, filter_zero, node:filled(1, "float32"))
-  return node:cast(y or convolution(node, x, x_zero, filter, filter_zero), "int32")
+  local ended = in_bytes.convolution(node, x, x_zero, filter, filter_zero)
+  return ended and in_bytes.value(node, ended, 1)
+    or node:cast(convolution(node, x, x_zero, filter, filter_zero), "int32")
 end
 
 -- Places as whole numbers about their zero point, of its dtype.
@@ -309,32 +271,36 @@ local function rescaled(node, sums, one, other, axis, scale, zero)
   return moved(node, node:multiply(node:cast(sums, "float32", "sums"), factor, "places"), zero)
 end
 
-function operators.QLinearMatMul(node)
-  local a, b = node:input(1), node:input(4)
-  local sums = product(node, a, node:input(3), b, node:input(6), "float32")
-  return rescaled(node, sums, node:input(2), node:input(5), #sums.shape - 1, node:input(7), node:input(8))
+-- A layer in bytes as places of a result of this scale and zero point.
+local function places_of(node, ended, one, other, bias, scale, zero, factor)
+  local worth = node:multiply(single(node, one, "one_scale"), node:cast(other, "float32", "other_scale"), "worth")
+  if factor ~= 1 then worth = node:multiply(worth, factor, "worth_times_factor") end
+  worth = node:apply("divide", { worth, single(node, scale, "scale") }, nil, "worth_in_places")
+  bias = bias and node:multiply(node:cast(bias, "float32", "bias_wide"), worth, "bias_in_places")
+  local out = in_bytes.about(node, zero, zero and zero.dtype or "uint8")
+  return out and ended(worth, bias, out) or moved(node, ended(worth, bias), zero)
 end
 
--- Those of a QLinearConv, or nil. They are moved by the zero point already where that is known.
-local function places_in_bytes(node)
-  local filter, w_scale, bias = node:input(4), node:input(5), node:optional(9)
-  if #filter.shape < 1 then return nil end
-  local filters = filter.shape[0]
-  if not is_of_filters(w_scale, filters) or bias and not is_of_each(bias, filters) then return nil end
-  local worth = node:multiply(single(node, node:input(2), "x_scale"), node:cast(w_scale, "float32", "w_scale"), "worth")
-  worth = node:apply("divide", { worth, single(node, node:input(7), "y_scale") }, nil, "worth_in_places")
-  bias = bias and node:multiply(node:cast(bias, "float32", "bias_wide"), worth, "bias_in_places")
-  local zero = node:input(8)
-  return convolution_in_bytes(node, node:input(1), node:input(3), filter, node:input(6), worth, bias,
-    bytes_about(node, zero, zero.dtype))
+-- One number for all filters, or one of each.
+local function is_of_filters(value, filters) return value.shape:count() == 1 or is_line(value, filters) end
+
+function operators.QLinearMatMul(node)
+  local a, b, b_scale = node:input(1), node:input(4), node:input(5)
+  local ended = #b.shape == 2 and is_of_filters(b_scale, b.shape[1])
+    and in_bytes.product(node, a, node:input(3), b, node:input(6))
+  if ended then return places_of(node, ended, node:input(2), b_scale, nil, node:input(7), node:input(8), 1) end
+  local sums = product(node, a, node:input(3), b, node:input(6), "float32")
+  return rescaled(node, sums, node:input(2), b_scale, #sums.shape - 1, node:input(7), node:input(8))
 end
 
 function operators.QLinearConv(node)
-  local places = places_in_bytes(node)
-  if places then return places.dtype == "float32" and moved(node, places, node:input(8)) or places end
-  local sums = convolution(node, node:input(1), node:input(3), node:input(4), node:input(6), node:optional(9),
-    "float32")
-  return rescaled(node, sums, node:input(2), node:input(5), 1, node:input(7), node:input(8))
+  local x, filter, filter_scale, bias = node:input(1), node:input(4), node:input(5), node:optional(9)
+  local filters = #filter.shape > 0 and filter.shape[0]
+  local ended = filters and is_of_filters(filter_scale, filters) and (bias == nil or is_line(bias, filters))
+    and in_bytes.convolution(node, x, node:input(3), filter, node:input(6))
+  if ended then return places_of(node, ended, node:input(2), filter_scale, bias, node:input(7), node:input(8), 1) end
+  local sums = convolution(node, x, node:input(3), filter, node:input(6), bias, "float32")
+  return rescaled(node, sums, node:input(2), filter_scale, 1, node:input(7), node:input(8))
 end
 
 -- ---- ONNX Runtime's own -------------------------------------------------------------------------------------------
@@ -405,9 +371,28 @@ function own.QLinearConcat(node)
   return quantized(node, node:apply("concat", values, { axis = axis }, "real"), 1)
 end
 
+-- That of a QGemm in bytes, or nil.
+local function gemm_in_bytes(node, turns_b, bias, alpha)
+  local b, b_scale, axis = node:input(4), node:input(5), turns_b and 0 or 1
+  if node:int("transA", 0) ~= 0 or #b.shape ~= 2 then return nil end
+  local units = b.shape[axis]
+  if not is_of_filters(b_scale, units) or bias and not is_line(bias, units) then return nil end
+  local ended = in_bytes.product(node, node:input(1), node:optional(3), b, node:optional(6), turns_b)
+  if not ended then return nil end
+  if node:optional(8) then
+    return places_of(node, ended, node:input(2), b_scale, bias, node:input(8), node:optional(9), alpha)
+  end
+  local worth = node:multiply(single(node, node:input(2), "a_worth"), node:cast(b_scale, "float32", "b_worth"), "worth")
+  if alpha ~= 1 then worth = node:multiply(worth, alpha, "worth_times_alpha") end
+  bias = bias and node:multiply(node:cast(bias, "float32", "bias_wide"), worth, "bias")
+  return in_bytes.value(node, ended, 1, worth, bias)
+end
+
 -- The bias is in whole numbers of what a product of two places is worth. Without a scale the result is in floats.
 function own.QGemm(node)
-  local turns_b, bias = node:int("transB", 0) ~= 0, node:optional(7)
+  local turns_b, bias, alpha = node:int("transB", 0) ~= 0, node:optional(7), node:float("alpha", 1)
+  local in_whole_numbers = gemm_in_bytes(node, turns_b, bias, alpha)
+  if in_whole_numbers then return in_whole_numbers end
   local b = without_zero(node, node:input(4), node:optional(6), turns_b and 0 or 1, "float32", "b")
   local b_scale = node:cast(node:input(5), "float32", "b_scale_wide")
   local y = node:apply("matmul", { real(node, 1, "a"),
@@ -418,9 +403,30 @@ function own.QGemm(node)
     bias = node:multiply(node:cast(bias, "float32", "bias_wide"), worth, "bias")
     y = node:add(y, bias, "sum")
   end
-  local alpha = node:float("alpha", 1)
-  if alpha ~= 1 then y = node:multiply(y, node:filled(alpha, "float32"), "scaled") end
+  if alpha ~= 1 then y = node:multiply(y, alpha, "scaled") end
   return node:optional(8) and quantized(node, y, 8) or y
+end
+
+-- Sums of products of places in floats, by one scale of a and one of b or of each of its columns, and a bias.
+local function product_in_floats(node, a, a_scale, a_zero, b, b_scale, b_zero, bias)
+  local axis, columns = #a.shape - 1, b.shape[#b.shape - 1]
+  local scale = node:multiply(single(node, a_scale, "a_scale"), node:cast(b_scale, "float32", "b_scale"), "scales")
+  local ended = is_of_filters(b_scale, columns) and (bias == nil or is_line(bias, columns))
+    and in_bytes.product(node, a, a_zero, b, b_zero)
+  if ended then return in_bytes.value(node, ended, axis, scale, bias) end
+  local y = node:multiply(node:cast(product(node, a, a_zero, b, b_zero), "float32", "sums"), scale, "scaled")
+  return bias and node:add(y, bias, "with_bias") or y
+end
+
+function own.MatMulIntegerToFloat(node)
+  return product_in_floats(node, node:input(1), node:input(3), node:optional(5), node:input(2), node:input(4),
+    node:optional(6), node:optional(7))
+end
+
+-- Of floats, which are quantised first.
+function own.DynamicQuantizeMatMul(node)
+  local a, a_scale, a_zero = operators.DynamicQuantizeLinear(node:taking { node:input(1) })
+  return product_in_floats(node, a, a_scale, a_zero, node:input(2), node:input(3), node:optional(4), node:optional(5))
 end
 
 -- An LSTM whose weights are bytes. They lie the other way round than those of the operator of ONNX: (directions, in,
