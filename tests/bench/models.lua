@@ -194,6 +194,41 @@ function models.transformer(x)
   return dense(flow.math.reduce_mean(x, { axis = { 1 } }), 10, { name = "transformer-classes" })
 end
 
+--- The encoder of sentences of MiniLM (Wang and others, 2020), as a tool that quantises while a net runs makes it: 6
+--- layers of width 384 with 12 heads and 1536 hidden units, whose weights are bytes, and what they are multiplied by
+--- becomes bytes before each. Words (length, 384).
+function models.minilm_in_bytes(x)
+  local length, width, heads = x.shape[0], x.shape[1], 12
+  local size, rng = width / heads, np.random.default_rng(1)
+  -- Layers of so many units, each of them over all of x.
+  local function dense(y, units, names)
+    local places, scale, zero = flow.nn.dynamic_quantize(y)
+    local outputs = {}
+    for i, name in ipairs(names) do
+      local channels = y.shape[1]
+      local weights = rng:integers(-127, 128, { units, channels }):astype("int8")
+      local worth = np.full({ units }, 1 / (73 * math.sqrt(channels)))  -- so that outputs are as large as inputs
+      outputs[i] = flow.nn.quantized_dense(places, flow.identity(weights), {
+        scale = scale * flow.identity(worth), bias = flow.identity(np.zeros { units }), zero = zero, name = name,
+      })
+    end
+    return unpack(outputs)
+  end
+  local function of_heads(y, perm) return flow.transpose(flow.reshape(y, { length, heads, size }), { perm = perm }) end
+  local function normal(y, name) return flow.layers.layer_norm(y, { begin_norm_axis = 1, name = name }) end
+  for i = 1, 6 do
+    local name = "minilm-" .. i
+    local query, key, value = dense(x, width, { name .. "-query", name .. "-key", name .. "-value" })
+    local scores = flow.matmul(of_heads(query, { 1, 0, 2 }), of_heads(key, { 1, 2, 0 })) / math.sqrt(size)
+    local seen = flow.matmul(flow.nn.softmax(scores), of_heads(value, { 1, 0, 2 }))
+    seen = flow.reshape(flow.transpose(seen, { perm = { 1, 0, 2 } }), { length, width })
+    x = normal(x + dense(seen, width, { name .. "-out" }), name .. "-norm1")
+    local hidden = flow.nn.gelu(dense(x, 4 * width, { name .. "-hidden" }))
+    x = normal(x + dense(hidden, width, { name .. "-output" }), name .. "-norm2")
+  end
+  return x
+end
+
 --- What an agent asks at every step: 8-64-64-10 with tanh. Observations (batch, 8).
 function models.policy(observations)
   local function hidden(x, name) return flow.layers.dense(x, 64, { activation = flow.math.tanh, name = name }) end

@@ -158,6 +158,26 @@ def writer(batch):
     return net.model(net.dense(net.norm(x, 768), 768, 50257), [batch, 50257])
 
 
+def minilm(length):
+    net = Net(length, 384)
+    x = "x"
+
+    def dense(y, size, units):
+        return net.op("Add", net.op("MatMul", y, net.weight(size, units)), net.weight(units))
+
+    def heads(y, *perm):
+        return net.op("Transpose", net.reshaped(dense(y, 384, 384), length, 12, 32), perm=perm)
+
+    for _ in range(6):
+        scores = net.op("MatMul", heads(x, 1, 0, 2), heads(x, 1, 2, 0))
+        scores = net.op("Softmax", net.op("Div", scores, net.constant(numpy.sqrt(numpy.array(32)))), axis=-1)
+        seen = net.op("Transpose", net.op("MatMul", scores, heads(x, 1, 0, 2)), perm=[1, 0, 2])
+        x = net.norm(net.op("Add", x, dense(net.reshaped(seen, length, 384), 384, 384)), 384)
+        hidden = net.gelu(dense(x, 384, 4 * 384))
+        x = net.norm(net.op("Add", x, dense(hidden, 4 * 384, 384)), 384)
+    return net.model(x, [length, 384])
+
+
 def policy(batch):
     net = Net(batch, 8)
     x = "x"
@@ -220,6 +240,8 @@ ROWS = {
     "MobileNetV2 predict, batch 1": lambda: calls(lambda batch: start(mobilenet(batch)), 1),
     "ResNet-18 predict in bytes, batch 1": lambda: calls(lambda batch: start(in_bytes(resnet18(batch))), 1),
     "MobileNetV2 predict in bytes, batch 1": lambda: calls(lambda batch: start(in_bytes(mobilenet(batch))), 1),
+    "MiniLM predict in bytes, 128 words": lambda: calls(lambda length: start(quantized(minilm(length))), 128),
+    "MiniLM predict in bytes, 8 words": lambda: calls(lambda length: start(quantized(minilm(length))), 8),
     "dense 4096, batch 1": lambda: calls(lambda batch: start(wide(batch)), 1),
     "dense 4096, batch 1, 8 bits": lambda: calls(lambda batch: start(quantized(wide(batch))), 1),
     "a word of a text, 124 million weights": lambda: calls(lambda batch: start(writer(batch)), 1),

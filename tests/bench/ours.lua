@@ -305,6 +305,7 @@ end
 
 -- What an op gives is dropped at once, as PyTorch's is.
 local function row_of(count) return np.random.uniform(0, 1, { 1, count }):astype(flow.float) end
+local function words(length) return np.random.uniform(0, 1, { length, 384 }):astype(flow.float) end
 
 local function predicting_op(op)
   local x = np.random.uniform(op.low, 1, op.shape):astype(flow.float)
@@ -346,6 +347,8 @@ local rows = {
   ["MobileNetV2 predict in bytes, batch 1"] = function()
     return predicting(models.mobilenet_in_bytes, first(1, photos))
   end,
+  ["MiniLM predict in bytes, 128 words"] = function() return predicting(models.minilm_in_bytes, words(128)) end,
+  ["MiniLM predict in bytes, 8 words"] = function() return predicting(models.minilm_in_bytes, words(8)) end,
   ["MobileNetV2 training, batch 32"] = function() return training(models.mobilenet, photos) end,
   ["MobileNetV2 predict, batch 1"] = function() return predicting(models.mobilenet, first(1, photos)) end,
   ["transformer training"] = function() return training(models.transformer, sequences) end,

@@ -23,6 +23,8 @@ return {
   { name = "MobileNetV2 predict, batch 1", unit = "ms" },
   { name = "ResNet-18 predict in bytes, batch 1", unit = "ms" },
   { name = "MobileNetV2 predict in bytes, batch 1", unit = "ms" },
+  { name = "MiniLM predict in bytes, 128 words", unit = "ms" },
+  { name = "MiniLM predict in bytes, 8 words", unit = "ms" },
   { name = "dense 4096, batch 1", unit = "us" },
   { name = "dense 4096, batch 1, 8 bits", unit = "us" },
   { name = "a word of a text, 124 million weights", unit = "ms" },
