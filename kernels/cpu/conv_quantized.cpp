@@ -351,15 +351,19 @@ ByteEnds ends_of(const ByteConv& work, const EndsPlaces& places, bool is_scale_o
   const auto taken = static_cast<uint32_t>(form.terms == 4 ? zero : 0);
   const auto of_window = static_cast<uint32_t>(work.runs.size()) * static_cast<uint32_t>(work.run_bytes);
   std::memset(scratch, 0, (given_zeros ? 4 : 3) * places.of_filters);
-  for (int64_t f = 0; f < form.filters; ++f) {
-    const int64_t at = form.padded(f);
-    if (given_zeros) filter_zeros[at] = given_zeros[f];
-    // A sum without the zero points may need a bit more than 32, in which it comes out all the same.
-    const uint32_t of_taken =
-        static_cast<uint32_t>(sums[at]) - static_cast<uint32_t>(given_zeros ? given_zeros[f] : 0) * of_window;
-    zeros[at] = static_cast<int32_t>(taken * of_taken);
-    if (scale) scales[at] = scale[is_scale_of_each ? f : 0];
-    if (bias) biases[at] = bias[f];
+  const int64_t count = form.group_filters(), step = form.group_blocks() * form.lanes;
+  for (int64_t first = 0, at = 0; first < form.filters; first += count, at += step) {
+    if (given_zeros) std::copy_n(given_zeros + first, count, filter_zeros + at);
+    if (scale && is_scale_of_each) std::copy_n(scale + first, count, scales + at);
+    if (scale && !is_scale_of_each) std::fill_n(scales + at, count, *scale);
+    if (bias) std::copy_n(bias + first, count, biases + at);
+    widest([&] {
+      // A sum without the zero points may need a bit more than 32, in which it comes out all the same.
+      for (int64_t i = at; i < at + count; ++i) {
+        const uint32_t of_zeros = given_zeros ? static_cast<uint32_t>(filter_zeros[i]) * of_window : 0;
+        zeros[i] = static_cast<int32_t>(taken * (static_cast<uint32_t>(sums[i]) - of_zeros));
+      }
+    });
   }
   return {zeros, scales, biases, given_zeros ? filter_zeros : nullptr, reinterpret_cast<int32_t*>(part(4))};
 }
