@@ -403,7 +403,7 @@ local function warn_of_late_moments(list)
   if #late == 0 then return end
   table.sort(late)
   session.log(("moonflow: %s begin%s at 0 while the steps of '%s' go on from %d. Bias correction takes that for old, "
-    .. "so first steps are up to 5 times as long as the learning rate says; they count from 0 in a job of another "
+    .. "so first steps may be some times as long as the learning rate says; they count from 0 in a job of another "
     .. "name, and after check_point:load(path, { slots = false })"):format(arguments.some_quoted(late, 4),
     #late == 1 and "s" or "", counting, steps))
 end
