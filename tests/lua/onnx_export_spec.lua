@@ -370,6 +370,9 @@ describe("a job that is written", function()
       rsqrt = function(x) return flow.math.rsqrt(x + 2) end, sigmoid = flow.math.sigmoid, sin = flow.math.sin,
       softmax = flow.nn.softmax, softplus = flow.math.softplus, sqrt = function(x) return flow.math.sqrt(x + 2) end,
       square = flow.math.square, swish = flow.nn.swish, tanh = flow.math.tanh,
+      ["log_softmax of columns"] = function(x) return flow.nn.log_softmax(x, 0) end,
+      ["softmax of columns"] = function(x) return flow.nn.softmax(x, 0) end,
+      ["swish with a beta"] = function(x) return flow.nn.swish(x, 2) end,
     }
     for _, slope_of in pairs(functions) do
       comes_back({ 3, 5 }, function(x) return flow.gradients(slope_of(x) ^ 3, x) end, { tolerance = 1e-5 })

@@ -16,9 +16,9 @@ function Formula:times(a, b) return self:emit("Mul", { a, b }) end
 function Formula:square(a) return self:times(a, a) end
 function Formula:of(operator, a) return self:emit(operator, { a }) end
 function Formula:is_above(a, number) return self:emit("Greater", { a, self:number(number) }) end
--- The sum along the last axis, which stays.
-function Formula:row_sum(a)
-  return self.writer:emit("ReduceSum", { a, self.writer:ints { -1 } }, { keepdims = { i = 1 } }, "row_sum")
+-- The sum along an axis, which stays.
+function Formula:sum_along(axis, a)
+  return self.writer:emit("ReduceSum", { a, self.writer:ints { axis } }, { keepdims = { i = 1 } }, "sum")
 end
 
 -- dy times what `slope(f, v)` says of the op's input or output, whichever the catalog has it of.
@@ -41,9 +41,11 @@ by_slope("cos", function(f, x) return f:of("Neg", f:of("Sin", x)) end)
 by_slope("tanh", function(f, y) return f:minus(f:number(1), f:square(y)) end)
 by_slope("sigmoid", function(f, y) return f:minus(y, f:square(y)) end)
 by_slope("softplus", function(f, x) return f:of("Sigmoid", x) end)
-by_slope("swish", function(f, x)
-  local s = f:of("Sigmoid", x)
-  return f:plus(s, f:times(x, f:minus(s, f:square(s))))
+-- Beyond 1000, infinity has the limit, in place of the product of it and 0.
+by_slope("swish", function(f, x, attrs)
+  local inner = attrs.beta == 1 and x or f:times(x, f:number(attrs.beta))
+  local s, bounded = f:of("Sigmoid", inner), f:emit("Clip", { inner, f:number(-1000), f:number(1000) })
+  return f:plus(s, f:times(bounded, f:minus(s, f:square(s))))
 end)
 by_slope("gelu", function(f, x)
   local below = f:plus(f:of("Erf", f:times(x, f:number(math.sqrt(0.5)))), f:number(1))
@@ -70,13 +72,13 @@ passing("elu", is_positive, function(f, x, attrs) return f:times(f:number(attrs.
 function ops.softmax_grad(w)
   local f = formula_of(w)
   local dy, y = w:input(1), w:input(2)
-  return w:emit("Mul", { y, f:minus(dy, f:row_sum(f:times(dy, y))) })
+  return w:emit("Mul", { y, f:minus(dy, f:sum_along(w.attrs.axis, f:times(dy, y))) })
 end
 
 function ops.log_softmax_grad(w)
   local f = formula_of(w)
   local dy, y = w:input(1), w:input(2)
-  return w:emit("Sub", { dy, f:times(f:of("Exp", y), f:row_sum(dy)) })
+  return w:emit("Sub", { dy, f:times(f:of("Exp", y), f:sum_along(w.attrs.axis, dy)) })
 end
 
 return ops
