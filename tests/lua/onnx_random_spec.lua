@@ -81,6 +81,7 @@ describe("a job that draws", function()
     job:export_onnx(path, { any_batch = true })
     flow.set_seed(3)
     local model = flow.onnx.load(path)
+    for _, entry in ipairs(model._nodes) do assert.is_not.equal("Bernoulli", entry.op) end  -- other runtimes turn it
     return flow.global_function {
       inputs = { x = tp.Numpy.Placeholder(logits.shape:table()) }, returns = tp.Dict(returns),
     } (function(x)

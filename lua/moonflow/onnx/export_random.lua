@@ -34,7 +34,12 @@ function ops.random_int(w)
   return w:emit("Cast", { number }, { to = types.attribute(attrs.dtype) })
 end
 
-function ops.random_bernoulli(w) return w:emit("Bernoulli", { w:input(1) }) end
+-- ONNX has an operator for it too, of which ONNX Runtime gives 1 where 0 is due.
+function ops.random_bernoulli(w)
+  local dtype = w:dtype(1)
+  local is_one = w:emit("Less", { uniform(w, 0, 1, dtype, "draws"), w:input(1) }, nil, "is_one")
+  return w:emit("Cast", { is_one }, { to = types.attribute(dtype) })
+end
 
 -- Which elements a dropout keeps.
 function ops.random_mask(w)
