@@ -54,9 +54,29 @@ function ops.logical_or(w) return nil, w:emit("Or", { w:flag(1), w:flag(2) }) en
 
 function ops.where(w) return w:emit("Where", { w:flag(1), w:input(2), w:input(3) }) end
 
+-- Floats beyond the whole numbers become their ends, and a NaN 0, of which a Cast promises nothing. A float64 has all
+-- ends but the upper one of int64, which is chosen.
+local function to_whole(w, to)
+  local from, is_byte = w:dtype(1), to == "int8" or to == "uint8"
+  local dtype = (from == "float64" or not is_byte) and "float64" or "float32"
+  local bits = to == "int64" and 64 or to == "int32" and 32 or 8
+  local least, above = to == "uint8" and 0 or -2 ^ (bits - 1), to == "uint8" and 2 ^ 8 or 2 ^ (bits - 1)
+  local x = w:input(1)
+  if from ~= dtype then x = w:emit("Cast", { x }, { to = types.attribute(dtype) }, "wide") end
+  x = w:emit("Where", { w:emit("IsNaN", { x }, nil, "is_nan"), w:number(0, dtype), x }, nil, "numbers")
+  local most = to == "int64" and above - 1024 or above - 1
+  local inside = w:emit("Clip", { x, w:number(least, dtype), w:number(most, dtype) }, nil, "inside")
+  if to ~= "int64" then return w:emit("Cast", { inside }, { to = types.attribute(to) }) end
+  local is_above = w:emit("GreaterOrEqual", { x, w:number(above, dtype) }, nil, "is_above")
+  local whole = w:emit("Cast", { inside }, { to = types.attribute(to) }, "whole")
+  local last = w:array(ndarray.cast(core.array(math.huge, dtype, {}), to), "last")
+  return w:emit("Where", { is_above, last, whole })
+end
+
 function ops.cast(w)
-  local to = w.attrs.dtype
-  if w:dtype(1) == to then return w:emit("Identity", { w:input(1) }) end
+  local from, to = w:dtype(1), w.attrs.dtype
+  if from == to then return w:emit("Identity", { w:input(1) }) end
+  if from:match("float") and not to:match("float") then return to_whole(w, to) end
   return w:emit("Cast", { w:input(1) }, { to = types.attribute(to) })
 end
 
