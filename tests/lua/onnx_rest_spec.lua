@@ -176,6 +176,16 @@ describe("rarer operators", function()
     same({ 1, 2 }, cast)
   end)
 
+  it("divide the least whole number as others", function()
+    local x, d = np.array({ -2 ^ 31, -2 ^ 31, 7, -7 }, "int32"), np.array({ 5, -7, -2, -2 }, "int32")
+    local function of(op, attributes)
+      return result_of(x, { outputs = { value("y", nil, "int32") }, weights = { d = d },
+                            nodes = { node(op, { "x", "d" }, { "y" }, attributes) } })
+    end
+    same({ -429496729, 306783378, -3, 3 }, of("Div"))
+    same({ -3, -2, 1, -1 }, of("Mod", { fmod = { i = 1 } }))
+  end)
+
   it("divide bytes without a sign", function()
     same({ 66, 2 }, result_of(np.array { 200, 7 }:astype("uint8"), {
       outputs = { value("y", nil, "uint8") }, weights = { d = np.array { 3 }:astype("uint8") },

@@ -185,13 +185,20 @@ for name, op in pairs(binary) do
   operators[name] = function(node) return node:apply(op, { operands(node) }) end
 end
 
+-- The rest of whole numbers by floor division, and 1 where its sign is not that of a, else 0. There a quotient that is
+-- cut towards 0 is 1 more. Absolute values would wrap at the least number.
+local function floored_rest(node, a, b)
+  local rest = node:apply("mod", { a, b }, nil, "rest")
+  local signs = node:multiply(node:apply("sign", { a }, nil, "a_sign"), node:apply("sign", { rest }, nil, "rest_sign"),
+    "signs")
+  return rest, node:cast(node:apply("less", { signs, node:filled(0, a.dtype) }, nil, "is_turned"), a.dtype, "turned")
+end
+
 -- Quotients of whole numbers are cut towards 0.
 local function truncated_quotient(node, a, b)
   if a.dtype == "uint8" then return node:apply("floordiv", { a, b }) end
-  local size = node:apply("floordiv", { node:apply("abs", { a }, nil, "a"), node:apply("abs", { b }, nil, "b") }, nil,
-    "size")
-  local sign = node:multiply(node:apply("sign", { a }, nil, "a_sign"), node:apply("sign", { b }, nil, "b_sign"), "sign")
-  return node:multiply(size, sign)
+  local _, turned = floored_rest(node, a, b)
+  return node:add(node:apply("floordiv", { a, b }, nil, "floor"), turned)
 end
 
 function operators.Div(node)
@@ -204,6 +211,10 @@ end
 function operators.Mod(node)
   local a, b = operands(node)
   if node:int("fmod", 0) == 0 or a.dtype == "uint8" then return node:apply("mod", { a, b }) end
+  if not node.is_floating(a) then
+    local rest, turned = floored_rest(node, a, b)
+    return node:apply("subtract", { rest, node:multiply(b, turned, "moved") })
+  end
   local size = node:apply("mod", { node:apply("abs", { a }, nil, "a"), node:apply("abs", { b }, nil, "b") }, nil,
     "size")
   return node:multiply(size, node:apply("sign", { a }, nil, "sign"))
