@@ -50,4 +50,26 @@ describe("numbers at their ends, in a file that is written,", function()
       return flow.cast(x:gt(0), "int32")
     end)):find("Clip"))
   end)
+
+  it("are divided, and by 0 and -1 too, which would end others that run the file", function()
+    for dtype, list in pairs {
+      int8 = { -128, -127, 127, 5, -5, 0, -1, 1 }, uint8 = { 0, 1, 255, 200, 7, 3, 254, 128 },
+      int32 = { -2 ^ 31, -2 ^ 31 + 1, 2 ^ 31 - 1, 5, -5, 0, -1, 1 }, int64 = { -2 ^ 63, 2 ^ 62, 5, -5, 0, -1, 1, -7 },
+    } do
+      local given = np.array(list, "float64"):astype(dtype)
+      for _, name in ipairs { "floordiv", "mod" } do
+        local operators = same_again(given, function(x)
+          return flow.math[name](flow.reshape(x, { 8, 1 }), flow.reshape(x, { 1, 8 }))
+        end)
+        assert.truthy(operators:find(name == "mod" and "Where Mod" or "Where Div", 1, true), operators)
+        operators = same_again(given, function(x) return flow.math[name](x, 5) end)
+        assert.is_nil(operators:find("Or", 1, true))
+        same_again(given, function(x) return flow.math[name](x, 0) end)
+      end
+    end
+    local _, quotients = same_again(np.array({ -128, 127, -1 }, "int8"), function(x)
+      return flow.math.floordiv(x, 5)
+    end)
+    models.same({ -26, 25, -1 }, quotients)
+  end)
 end)

@@ -145,34 +145,6 @@ function ops.xlogy(w)
   return unless_zero(w, w:emit("Mul", { w:input(1), log }, nil, "product"))
 end
 
--- What is left of floats by truncated division, which is exact, and whether it has another sign than y. A quotient
--- would be rounded, to the next whole number too.
-local function rest_of(w, x, y)
-  local rest = w:emit("Mod", { x, y }, { fmod = { i = 1 } }, "rest")
-  local turned = w:emit("Mul", { w:emit("Sign", { rest }, nil, "rest_sign"), w:emit("Sign", { y }, nil, "sign") }, nil,
-    "signs")
-  return rest, w:emit("Less", { turned, w:number(0) }, nil, "is_turned")
-end
-
--- With the sign of y, which of whole numbers is what ONNX calls so.
-function ops.mod(w)
-  local x, y = w:input(1), w:input(2)
-  if not w:dtype(1):match("float") then return w:emit("Mod", { x, y }) end
-  local rest, is_turned = rest_of(w, x, y)
-  return w:emit("Where", { is_turned, w:emit("Add", { rest, y }, nil, "turned"), rest })
-end
-
-function ops.floordiv(w)
-  local x, y = w:input(1), w:input(2)
-  if not w:dtype(1):match("float") then
-    return w:emit("Div", { w:emit("Sub", { x, w:emit("Mod", { x, y }, nil, "rest") }, nil, "multiple"), y })
-  end
-  local rest, is_turned = rest_of(w, x, y)
-  local quotient = w:emit("Div", { w:emit("Sub", { x, rest }, nil, "multiple"), y }, nil, "quotient")
-  local whole = w:emit("Round", { quotient }, nil, "whole")
-  return w:emit("Where", { is_turned, w:emit("Sub", { whole, w:number(1) }, nil, "below"), whole })
-end
-
 function ops.elu(w) return w:emit("Elu", { w:input(1) }, { alpha = { f = w.attrs.alpha } }) end
 function ops.leaky_relu(w) return w:emit("LeakyRelu", { w:input(1) }, { alpha = { f = w.attrs.alpha } }) end
 
@@ -592,7 +564,7 @@ function ops.dot_product_attention(w)
     { perm = { ints = { 0, 2, 1, 3 } } }), log_sum
 end
 
-for _, more in ipairs { "gradients", "images", "random", "spectra" } do
+for _, more in ipairs { "division", "gradients", "images", "random", "spectra" } do
   for op, write in pairs(require("moonflow.onnx.export_" .. more)) do ops[op] = write end
 end
 
