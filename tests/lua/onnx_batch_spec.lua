@@ -122,6 +122,20 @@ describe("a job that is written for any batch", function()
     end)
   end)
 
+  it("is refused where even batches and odd ones differ", function()
+    local text = "has a size that is no multiple of the batch"
+    refused(text, { 3 }, function(x) return flow.pad(x, { 0, x.shape[0] % 2, 0, 0 }) end)
+    refused(text, { 3 }, function(x) return flow.ones_like(flow.slice_v2(x, { { nil, nil, 2 } })) end)
+    refused("write it without any_batch where not every size will do", { 3 }, function(x) return (flow.split(x, 2)) end)
+    refused("has a value that depends on the batch", { 3 }, function(x) return x * (x.shape[0] % 2) end)
+  end)
+
+  it("is refused where it could not tell the batch from any input", function()
+    local text = "none reads an input that has it"
+    refused(text, { 4 }, function(x) return flow.zeros { x.shape[0], 4 } end)
+    refused(text, { 4 }, function(x) return flow.range(x.shape[0], { dtype = "int64" }) end)
+  end)
+
   it("says what depends on the batch in another way", function()
     refused("with any_batch the body of", { 3 }, function(x) return flow.reshape(x, { 2, 6 }) end)
     refused("has a value that depends on the batch", { 3 }, function(x)
@@ -131,7 +145,7 @@ describe("a job that is written for any batch", function()
       local all = x.shape[0] * x.shape[0]
       return flow.reshape(flow.matmul(x, x, false, true), { all }) + flow.zeros { all }
     end)
-    refused("nodes for a batch of 11", { 3 }, function(x)
+    refused("nodes for a batch of 12", { 3 }, function(x)
       local sum = x
       for _ = 1, x.shape[0] do sum = sum + x end
       return sum

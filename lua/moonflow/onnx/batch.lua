@@ -7,15 +7,16 @@ local types = require "moonflow.onnx.types"
 
 local batch = {}
 
---- The sizes of batches by which a job is traced: two for a straight line, and one to see that it is one. Few other
---- sizes are like them.
-batch.sizes = { 11, 13, 17 }
+--- The sizes of batches by which a job is traced: two for a straight line, and two to see that it is one. By 4 each
+--- leaves another rest, so what is odd or half of a batch lies on no line.
+batch.sizes = { 12, 17, 26, 31 }
 
--- By which `offset + slope * size of the batch` gives these values, one for each size; nil where it does not.
+-- By which whole `offset + slope * size of the batch` gives these values, one for each size; nil where it does not.
 local function line_through(values)
   local sizes = batch.sizes
   local slope = (values[2] - values[1]) / (sizes[2] - sizes[1])
   local offset = values[1] - slope * sizes[1]
+  if slope % 1 ~= 0 or offset % 1 ~= 0 then return nil end
   for i, value in ipairs(values) do
     if value ~= offset + slope * sizes[i] then return nil end
   end
@@ -46,6 +47,10 @@ end
 
 -- The size of the batch, as a list of one number.
 function Merger:size()
+  if not self.source then
+    errors.raise("unsupported", self.writer.what .. ": with any_batch its results depend on the size of the batch, and "
+      .. "none reads an input that has it")
+  end
   if not self.size_name then
     local shape = self:emit("Shape", { self.source.name }, "batch_shape")
     self.size_name = self:emit("Gather", { shape, self.writer:ints { self.source.axis } }, "batch_size")

@@ -163,7 +163,8 @@ local function written_for_any_batch(job, given)
     local fine, made = pcall(plan.make, job, leaves)
     if not fine then
       errors.raise("unsupported", ("job:export_onnx: with any_batch the body of %s is traced for a batch of %d, and "
-        .. "fails: %s; let it take the size from the shape of an input"):format(job.name, size, tostring(made)))
+        .. "fails: %s; let it take the size from the shape of an input, or write it without any_batch where not every "
+        .. "size will do"):format(job.name, size, tostring(made)))
     end
     graphs[i] = written(job, made, given)
   end
