@@ -122,6 +122,17 @@ describe("a job that is written for any batch", function()
     end)
   end)
 
+  it("averages over the batch, and has what else is a multiple of it or a part", function()
+    is_free({ 3 }, function(x)
+      local count = x.shape[0]
+      return flow.math.reduce_sum(x, { axis = 0 }) / count + flow.reshape(x, { -1, 3 }) * (0.1 * count)
+        + x * (3 / (2 * count + 1)) + (count - 0.5)
+    end)
+    is_free({ 3 }, function(x) return flow.gradients(flow.math.reduce_mean(x ^ 3), x) end)
+    is_free({ 3 }, function(x) return x * (1 / x.shape[0]) end, "float64")
+    refused("has a value that depends on the batch", { 3 }, function(x) return x * math.sqrt(x.shape[0]) end)
+  end)
+
   it("is refused where even batches and odd ones differ", function()
     local text = "has a size that is no multiple of the batch"
     refused(text, { 3 }, function(x) return flow.pad(x, { 0, x.shape[0] % 2, 0, 0 }) end)

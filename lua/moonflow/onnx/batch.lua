@@ -23,6 +23,27 @@ local function line_through(values)
   return offset, slope
 end
 
+local kRounding = { float32 = 2 ^ -22, float64 = 2 ^ -48 }  -- how far floats may be from what they were rounded from
+
+local function rounded(number) return tonumber(("%.5f"):format(number)) end
+
+-- The same of floats, which are rounded: a line of few digits, one through 0 or else any.
+local function rounded_line_through(values, dtype)
+  local sizes, count = batch.sizes, #values
+  local slope = (values[count] - values[1]) / (sizes[count] - sizes[1])
+  local few = rounded(slope)
+  local lines = {
+    { rounded(values[1] - few * sizes[1]), few }, { 0, values[1] / sizes[1] }, { values[1] - slope * sizes[1], slope },
+  }
+  for _, line in ipairs(lines) do
+    local fits = true
+    for i, value in ipairs(values) do
+      fits = fits and math.abs(line[1] + line[2] * sizes[i] - value) <= kRounding[dtype] * math.abs(value)
+    end
+    if fits then return unpack(line) end
+  end
+end
+
 -- The k-th of each list.
 local function across(lists, k)
   local values = {}
@@ -74,6 +95,33 @@ function Merger:numbers(offsets, slopes, array)
   return self.made[key]
 end
 
+-- The name of one float that lies on a line, or 1 over which does, computed in float64; nil where it does not.
+function Merger:float(arrays)
+  local a, values, parts = arrays[1], {}, {}
+  if not kRounding[a.dtype] then return nil end
+  for i, array in ipairs(arrays) do
+    if array.dtype ~= a.dtype or array.shape:count() ~= 1 or #array.shape ~= #a.shape then return nil end
+    values[i] = array:reshape({}):item()
+    parts[i] = 1 / values[i]
+  end
+  local offset, slope = rounded_line_through(values, a.dtype)
+  local is_part = not offset
+  if is_part then offset, slope = rounded_line_through(parts, a.dtype) end
+  if not offset then return nil end
+  local key = table.concat({ "float", offset, slope, tostring(is_part), a.dtype, #a.shape }, "/")
+  if not self.made[key] then
+    local writer, shape = self.writer, {}
+    for axis = 1, #a.shape do shape[axis] = 1 end
+    local name = self:emit("Cast", { self:size() }, "batch_as_float64", { to = types.attribute("float64") })
+    name = self:emit("Mul", { name, writer:number(slope, "float64") }, "batch_times")
+    name = self:emit("Add", { name, writer:number(offset, "float64") }, "batch_plus")
+    if is_part then name = self:emit("Reciprocal", { name }, "part_of_batch") end
+    name = self:emit("Reshape", { name, writer:ints(shape) }, "batch_number")
+    self.made[key] = self:emit("Cast", { name }, "batch_as_" .. a.dtype, { to = types.attribute(a.dtype) })
+  end
+  return self.made[key]
+end
+
 local function all_equal(arrays)
   for i = 2, #arrays do
     local a, b = arrays[1], arrays[i]
@@ -84,6 +132,8 @@ end
 
 -- The name of what takes the place of initializers that differ, as this input of the node.
 function Merger:of_batch(node, place, arrays)
+  local float = self:float(arrays)
+  if float then return float end
   local a, lists = arrays[1], {}
   local is_whole = (a.dtype == "int64" or a.dtype == "int32") and #a.shape <= 1
   for i, array in ipairs(arrays) do
@@ -174,6 +224,11 @@ function Merger:is_constant_of_batch(nodes)
   local arrays = {}
   for i, node in ipairs(nodes) do arrays[i] = node.attributes.value.t end
   if all_equal(arrays) then return false end
+  local float = self:float(arrays)
+  if float then
+    nodes[1].op, nodes[1].attributes, nodes[1].inputs = "Identity", {}, { float }
+    return true
+  end
   local first, sizes, steps, axis = line_of(arrays)
   if not first then return false end
   local offsets, slopes = {}, {}
@@ -190,6 +245,18 @@ function Merger:is_constant_of_batch(nodes)
   end
   nodes[1].op, nodes[1].attributes = "Expand", {}
   nodes[1].inputs = { part, self:numbers(offsets, slopes, np.array { 0 }:astype("int64")) }
+  return true
+end
+
+-- Fills with a float that depends on the batch. False where that cannot be.
+function Merger:is_filled_by_batch(nodes)
+  local arrays = {}
+  for i, node in ipairs(nodes) do arrays[i] = node.attributes.value and node.attributes.value.t:reshape {} end
+  if #arrays < #nodes or all_equal(arrays) then return false end
+  local float = self:float(arrays)
+  if not float then return false end
+  nodes[1].inputs = { float, self:input(nodes, 1) }
+  nodes[1].op, nodes[1].attributes = "Expand", {}
   return true
 end
 
@@ -268,7 +335,8 @@ function batch.merge(graphs, axes)
         self:fail(node, "is another operator for another batch")
       end
     end
-    if not (node.op == "Constant" and self:is_constant_of_batch(nodes)) then
+    if not (node.op == "Constant" and self:is_constant_of_batch(nodes)
+        or node.op == "ConstantOfShape" and self:is_filled_by_batch(nodes)) then
       check_attributes(self, nodes)
       local inputs = {}
       for place = 1, #node.inputs do inputs[place] = self:input(nodes, place) end
