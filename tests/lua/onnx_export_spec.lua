@@ -398,6 +398,24 @@ describe("a job that is written", function()
     assert.equal("action", model.outputs[1].name)
   end)
 
+  it("casts a bias of float32 that is added to other floats", function()
+    local function bias_of(count)
+      return flow.get_variable("bias", { shape = { count }, initializer = flow.random_uniform_initializer() })
+    end
+    local function operators_of(shape, body)
+      local operators = {}
+      for i, entry in ipairs(comes_back(shape, body, { dtype = "float16", tolerance = 4e-3 })._nodes) do  -- 10 bits
+        operators[i] = entry.op
+      end
+      flow.clear_default_session()
+      return table.concat(operators, " ")
+    end
+    assert.equal("Gemm Cast Add", operators_of({ 3, 3 }, function(x)
+      return flow.nn.bias_add(flow.matmul(x, x), bias_of(3))
+    end))
+    assert.equal("Cast Reshape Add", operators_of({ 2, 3, 4 }, function(x) return flow.nn.bias_add(x, bias_of(3)) end))
+  end)
+
   it("may give an input, a weight, and one value twice", function()
     local job = flow.global_function {
       name = "net", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy,

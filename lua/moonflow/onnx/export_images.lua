@@ -215,19 +215,21 @@ function ops.grid_sample(w)
   })
 end
 
--- A bias goes into the convolution or the product before it.
+-- A bias goes into the convolution or the product before it, if it has its dtype: one of float32 is cast for others.
 function ops.bias_add(w)
-  local sizes = w:sizes(1)
+  local sizes, dtype = w:sizes(1), w:dtype(1)
+  local is_alike = w:dtype(2) == dtype
   local node = not is_last(w) and w:maker(1, "Conv") or #sizes == 2 and w:maker(1, "Gemm")
-  if node and not node.inputs[3] and w.given[w.op.inputs[2]] then
+  if node and is_alike and not node.inputs[3] and w.given[w.op.inputs[2]] then
     node.inputs[3] = w:input(2)
     return node.outputs[1]
   end
   local bias = w:input(2)
+  if not is_alike then bias = w:emit("Cast", { bias }, { to = types.attribute(dtype) }, "bias") end
   if #sizes > 2 and not is_last(w) then
     local shape = { sizes[2] }
     for i = 2, #sizes - 1 do shape[i] = 1 end
-    bias = w:emit("Reshape", { bias, w:ints(shape) }, nil, "bias")
+    bias = w:emit("Reshape", { bias, w:ints(shape) }, nil, "bias_of_channels")
   end
   return w:emit("Add", { w:input(1), bias })
 end
