@@ -66,7 +66,7 @@ describe("a job that draws", function()
   -- What a file gives for rows of these logits, which was written by a job for another number of rows.
   local function read_back(logits)
     local returns = {}
-    for name in ("normal uniform whole flips kept class rows"):gmatch("%a+") do returns[name] = tp.Numpy end
+    for name in ("normal uniform whole flips kept left class rows"):gmatch("%a+") do returns[name] = tp.Numpy end
     local job = flow.global_function {
       inputs = { x = tp.Numpy.Placeholder({ 5, 3 }) }, returns = tp.Dict(returns),
     } (function(x)
@@ -75,7 +75,9 @@ describe("a job that draws", function()
         normal = flow.random.normal(5, 2, shape), uniform = flow.random.uniform(-1, 3, shape, { dtype = flow.double }),
         whole = flow.random.randint(-2, 5, shape, { dtype = flow.int8 }),
         flips = flow.random.bernoulli(flow.nn.sigmoid(x)),
-        kept = flow.nn.random_mask_like(x, 0.25), class = flow.random.categorical(x), rows = flow.random.shuffle(x),
+        kept = flow.nn.random_mask_like(x, 0.25),
+        left = flow.nn.dropout(flow.ones_like(x), 0.25, { training = true }),
+        class = flow.random.categorical(x), rows = flow.random.shuffle(x),
       }
     end)
     job:export_onnx(path, { any_batch = true })
@@ -105,6 +107,8 @@ describe("a job that draws", function()
     assert.near(0.75, got.flips:slice(":, 1"):mean(), 0.04)
     assert.equal(0, got.flips:slice(":, 2"):max())
     assert.near(0.75, got.kept:astype("float32"):mean(), 0.023)
+    assert.near(1, got.left:mean(), 0.031)
+    assert.same({ 0, 1.3333 }, { got.left:min(), math.floor(got.left:max() * 1e4) / 1e4 })
     assert.near(0.75, got.class:astype("float32"):mean(), 0.04)
     assert.equal(1, got.class:max())
   end)

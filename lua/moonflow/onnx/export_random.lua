@@ -42,10 +42,19 @@ function ops.random_bernoulli(w)
 end
 
 -- Which elements a dropout keeps.
-function ops.random_mask(w)
-  return nil, w:emit("GreaterOrEqual", { uniform(w, 0, 1, "float32", "draws"), w:number(w.attrs.rate, "float32") }, nil,
+local function kept(w)
+  return w:emit("GreaterOrEqual", { uniform(w, 0, 1, "float32", "draws"), w:number(w.attrs.rate, "float32") }, nil,
     "kept")
 end
+function ops.random_mask(w) return nil, kept(w) end
 ops.random_mask_like = ops.random_mask
+
+-- Gives the mask too, which its gradient reads.
+function ops.dropout(w)
+  local is_kept = kept(w)
+  w.bools[w.op.outputs[2]] = is_kept
+  local scaled = w:emit("Mul", { w:input(1), w:number(1 / (1 - w.attrs.rate)) }, nil, "scaled")
+  return w:emit("Where", { is_kept, scaled, w:number(0) })
+end
 
 return ops
