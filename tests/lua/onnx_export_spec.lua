@@ -141,6 +141,7 @@ describe("a job that is written", function()
     sort = function(x) return flow.sort(x) end,
     ["sort downwards"] = function(x) return flow.sort(x, { direction = "DESCENDING" }) end,
     argsort = function(x) return flow.argsort(x) end,
+    atan2 = function(x) return flow.math.atan2(x, flow.reverse(x, { 1 })) end,
     argmin = function(x) return flow.math.argmin(x, 1) end,
     tile = function(x) return flow.tile(x, { 2, 1 }) end,
     reverse = function(x) return flow.reverse(x, { 0, 1 }) end,
@@ -269,6 +270,9 @@ describe("a job that is written", function()
       local want, got = job(floats(list)), job_of(model, { #list })(floats(list))
       assert.is_true(np.allclose(got, want, { rtol = 1e-6, atol = 0 }), tostring(got) .. tostring(want))
     end
+    close({ inf, -inf, 1, -1, 2, 0, 1e30 }, function(x)
+      return flow.math.atan2(flow.reshape(x, { 7, 1 }), flow.reshape(x, { 1, 7 }))
+    end)
     close({ 1e-10, 1e-5, -1e-9, 1e-30, 0.3, -0.7, 5, 0, inf, -1 }, function(x) return flow.math.log1p(x) end)
     close({ 1e-10, 1e-5, -1e-9, 1e-30, 0.3, -0.7, 5, 0, inf, -inf }, function(x) return flow.math.expm1(x) end)
   end)

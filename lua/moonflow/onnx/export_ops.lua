@@ -80,6 +80,22 @@ function ops.cast(w)
   return w:emit("Cast", { w:input(1) }, { to = types.attribute(to) })
 end
 
+-- The angle of the point (y, x), of the smaller side over the larger: y is the second input.
+function ops.atan2(w)
+  local x, y = w:input(1), w:input(2)
+  local function is_below_0(name, word) return w:emit("Less", { name, w:number(0) }, nil, word) end
+  local height, width = w:emit("Abs", { x }, nil, "height"), w:emit("Abs", { y }, nil, "width")
+  local less, more = w:emit("Min", { height, width }, nil, "less"), w:emit("Max", { height, width }, nil, "more")
+  local slope = w:emit("Where", { w:emit("Equal", { less, more }, nil, "is_diagonal"),
+    w:emit("Sign", { more }, nil, "diagonal"), w:emit("Div", { less, more }, nil, "quotient") }, nil, "slope")
+  local angle = w:emit("Atan", { slope }, nil, "flat")
+  angle = w:emit("Where", { w:emit("Greater", { height, width }, nil, "is_steep"),
+    w:emit("Sub", { w:number(math.pi / 2), angle }, nil, "steep"), angle }, nil, "acute")
+  angle = w:emit("Where", { is_below_0(y, "is_left"), w:emit("Sub", { w:number(math.pi), angle }, nil, "left"), angle },
+    nil, "above")
+  return w:emit("Where", { is_below_0(x, "is_below"), w:emit("Neg", { angle }, nil, "below"), angle })
+end
+
 function ops.square(w) return w:emit("Mul", { w:input(1), w:input(1) }) end
 function ops.rsqrt(w) return w:emit("Reciprocal", { w:emit("Sqrt", { w:input(1) }, nil, "root") }) end
 
