@@ -378,6 +378,48 @@ describe("a job that is written", function()
       ["softmax of columns"] = function(x) return flow.nn.softmax(x, 0) end,
       ["swish with a beta"] = function(x) return flow.nn.swish(x, 2) end,
     }
+    -- Of several values, or with bounds and axes of their own.
+    local composed = {
+      acosh = function(x) return flow.math.acosh(x + 3) end,
+      clip_by_value = function(x) return flow.clip_by_value(x, -0.3, 0.5) end,
+      ["clip_by_value with one bound"] = function(x) return flow.clip_by_value(x, { min_value = -0.3 }) end,
+      hardsigmoid = function(x) return flow.nn.hardsigmoid(x * 5) end,
+      hardswish = function(x) return flow.nn.hardswish(x * 5) end,
+      hardtanh = function(x) return flow.nn.hardtanh(x * 2) end,
+      l2_normalize = function(x) return flow.math.l2_normalize(x, 0) end,
+      ["l2_normalize that holds some"] = function(x) return flow.math.l2_normalize(x, { axis = 1, epsilon = 1.5 }) end,
+      moments = function(x)
+        local mean, variance = flow.nn.moments(x, { 0 })
+        return mean * 2 + variance
+      end,
+      ["the mean alone"] = function(x) return (flow.nn.moments(x, { -1 })) end,
+      ["moments that stay"] = function(x)
+        local _, variance = flow.nn.moments(x, { 1 }, true)
+        return x * variance
+      end,
+      prelu = function(x) return flow.layers.prelu(x, { name = "slopes" }) end,
+      reciprocal_no_nan = function(x) return flow.math.reciprocal_no_nan(flow.nn.relu(x) * 9) end,
+      sigmoid_cross_entropy = function(x)
+        return flow.nn.sigmoid_cross_entropy_with_logits(flow.math.sigmoid(x * 2), x)
+      end,
+      smooth_l1_loss = function(x) return flow.smooth_l1_loss(x, flow.zeros_like(x), { beta = 0.5 }) end,
+      ["smooth_l1_loss without a knee"] = function(x)
+        return flow.smooth_l1_loss(x, flow.zeros_like(x), { beta = 0 })
+      end,
+      softmax_cross_entropy = function(x) return flow.nn.softmax_cross_entropy_with_logits(x * x, x) end,
+      ["what is repeated"] = function(x)
+        return flow.broadcast_to(flow.reshape(x, { 3, 1, 5 }), { 2, 3, 4, 5 }) ^ 2
+      end,
+      ["what is repeated in front"] = function(x) return flow.broadcast_to(x, { 2, 3, 5 }) ^ 2 end,
+      ["what meets larger ones"] = function(x)
+        return x * flow.slice(x, { 0, 0 }, { 1, 5 }) * flow.slice(x, { 0, 0 }, { 3, 1 })
+      end,
+    }
+    for name, of in pairs(composed) do functions[name] = of end
+    for name in ("acos asin asinh atan atanh cosh erf erfc expm1 log1p log_sigmoid negative sinh tan"):gmatch "%S+" do
+      functions[name] = function(x) return flow.math[name](x * 0.9) end
+    end
+    functions.mish = flow.nn.mish
     for _, slope_of in pairs(functions) do
       comes_back({ 3, 5 }, function(x) return flow.gradients(slope_of(x) ^ 3, x) end, { tolerance = 1e-5 })
       flow.clear_default_session()

@@ -41,11 +41,39 @@ by_slope("cos", function(f, x) return f:of("Neg", f:of("Sin", x)) end)
 by_slope("tanh", function(f, y) return f:minus(f:number(1), f:square(y)) end)
 by_slope("sigmoid", function(f, y) return f:minus(y, f:square(y)) end)
 by_slope("softplus", function(f, x) return f:of("Sigmoid", x) end)
+by_slope("log_sigmoid", function(f, x) return f:of("Sigmoid", f:of("Neg", x)) end)
+by_slope("reciprocal_no_nan", function(f, y) return f:of("Neg", f:square(y)) end)
+by_slope("expm1", function(f, y) return f:plus(y, f:number(1)) end)
+by_slope("log1p", function(f, x) return f:of("Reciprocal", f:plus(x, f:number(1))) end)
+by_slope("tan", function(f, y) return f:plus(f:square(y), f:number(1)) end)
+by_slope("sinh", function(f, x) return f:of("Cosh", x) end)
+by_slope("cosh", function(f, x) return f:of("Sinh", x) end)
+
+-- 1 / sqrt(a * b)
+local function over_root(f, a, b) return f:of("Reciprocal", f:of("Sqrt", f:times(a, b))) end
+local function over_root_of_rest(f, x) return over_root(f, f:minus(f:number(1), x), f:plus(x, f:number(1))) end
+by_slope("asin", over_root_of_rest)
+by_slope("acos", function(f, x) return f:of("Neg", over_root_of_rest(f, x)) end)
+by_slope("atan", function(f, x) return f:of("Reciprocal", f:plus(f:square(x), f:number(1))) end)
+by_slope("asinh", function(f, x) return f:of("Reciprocal", f:of("Sqrt", f:plus(f:square(x), f:number(1)))) end)
+by_slope("acosh", function(f, x) return over_root(f, f:minus(x, f:number(1)), f:plus(x, f:number(1))) end)
+by_slope("atanh", function(f, x) return f:of("Reciprocal", f:minus(f:number(1), f:square(x))) end)
+
+local function slope_of_erf(f, x, factor)
+  return f:times(f:of("Exp", f:of("Neg", f:square(x))), f:number(factor * 2 / math.sqrt(math.pi)))
+end
+by_slope("erf", function(f, x) return slope_of_erf(f, x, 1) end)
+by_slope("erfc", function(f, x) return slope_of_erf(f, x, -1) end)
 -- Beyond 1000, infinity has the limit, in place of the product of it and 0.
 by_slope("swish", function(f, x, attrs)
   local inner = attrs.beta == 1 and x or f:times(x, f:number(attrs.beta))
   local s, bounded = f:of("Sigmoid", inner), f:emit("Clip", { inner, f:number(-1000), f:number(1000) })
   return f:plus(s, f:times(bounded, f:minus(s, f:square(s))))
+end)
+by_slope("mish", function(f, x)
+  local t, s = f:of("Tanh", f:of("Softplus", x)), f:of("Sigmoid", x)
+  local bounded = f:emit("Clip", { x, f:number(-1000), f:number(1000) })
+  return f:plus(t, f:times(f:times(bounded, s), f:minus(f:number(1), f:square(t))))
 end)
 by_slope("gelu", function(f, x)
   local below = f:plus(f:of("Erf", f:times(x, f:number(math.sqrt(0.5)))), f:number(1))
@@ -63,11 +91,98 @@ local function passing(name, condition, slope)
 end
 local function is_positive(f, v) return f:is_above(v, 0) end
 passing("relu", is_positive)
-passing("relu6", function(f, y)
-  return f:emit("And", { is_positive(f, y), f:emit("Less", { y, f:number(6) }) })
-end)
+local function is_between(least, most)
+  return function(f, x) return f:emit("And", { f:is_above(x, least), f:emit("Less", { x, f:number(most) }) }) end
+end
+passing("relu6", is_between(0, 6))
+passing("hardtanh", is_between(-1, 1))
 passing("leaky_relu", is_positive, function(f, _, attrs) return f:number(attrs.alpha) end)
 passing("elu", is_positive, function(f, x, attrs) return f:times(f:number(attrs.alpha), f:of("Exp", x)) end)
+
+function ops.negative_grad(w) return w:emit("Neg", { w:input(1) }) end
+
+function ops.hardsigmoid_grad(w)
+  local f = formula_of(w)
+  return w:emit("Where", { is_between(-3, 3)(f, w:input(2)), f:times(w:input(1), f:number(1 / 6)), f:number(0) })
+end
+
+function ops.hardswish_grad(w)
+  local f = formula_of(w)
+  local dy, x = w:input(1), w:input(2)
+  local slope = f:times(f:plus(f:plus(x, x), f:number(3)), f:number(1 / 6))
+  local above = f:emit("Where", { f:emit("GreaterOrEqual", { x, f:number(3) }), dy, f:times(dy, slope) })
+  return w:emit("Where", { f:is_above(x, -3), above, f:number(0) })
+end
+
+-- dy at the bounds too.
+function ops.clip_by_value_grad(w)
+  local f, attrs, x = formula_of(w), w.attrs, w:input(2)
+  local function holds(operator, bound)
+    return math.abs(bound) < math.huge and f:emit(operator, { x, f:number(bound) }) or nil
+  end
+  local is_in, is_below = holds("GreaterOrEqual", attrs.min), holds("LessOrEqual", attrs.max)
+  is_in = is_in and is_below and f:emit("And", { is_in, is_below }) or is_in or is_below
+  if not is_in then return w:emit("Identity", { w:input(1) }) end
+  return w:emit("Where", { is_in, w:input(1), f:number(0) })
+end
+
+-- dy, labels, logits
+function ops.sigmoid_cross_entropy_grad(w)
+  local f = formula_of(w)
+  return w:emit("Mul", { w:input(1), f:minus(f:of("Sigmoid", w:input(3)), w:input(2)) })
+end
+
+-- dy, prediction, label
+function ops.smooth_l1_loss_grad(w)
+  local f, beta = formula_of(w), w.attrs.beta
+  local difference = f:minus(w:input(2), w:input(3))
+  if beta == 0 then return w:emit("Mul", { w:input(1), f:of("Sign", difference) }) end
+  local slope = f:emit("Clip", { f:times(difference, f:number(1 / beta)), f:number(-1), f:number(1) })
+  return w:emit("Mul", { w:input(1), slope })
+end
+
+-- dy one for each row, labels and logits; labels need not sum up to 1.
+function ops.softmax_cross_entropy_grad(w)
+  local f, rank = formula_of(w), #w:sizes(3)
+  local shares = w:emit("Softmax", { w:input(3) }, { axis = { i = -1 } }, "softmax")
+  local slope = f:minus(f:times(shares, f:sum_along(-1, w:input(2))), w:input(2))
+  local dy = #w:sizes(1) < rank and f:emit("Unsqueeze", { w:input(1), w:ints { -1 } }) or w:input(1)
+  return w:emit("Mul", { slope, dy })
+end
+
+-- Where the norm is held at epsilon it is a constant.
+function ops.l2_normalize_grad(w)
+  local f, axis = formula_of(w), w.attrs.axis
+  local dy, x, epsilon = w:input(1), w:input(2), f:number(w.attrs.epsilon)
+  local square = f:sum_along(axis, f:square(x))
+  local kept = f:emit("Max", { square, epsilon })
+  local share = f:emit("Div", { f:sum_along(axis, f:times(dy, x)), kept })
+  local along = f:emit("Where", { f:emit("Greater", { square, epsilon }), share, f:number(0) })
+  return w:emit("Div", { f:minus(dy, f:times(x, along)), f:of("Sqrt", kept) })
+end
+
+-- x, mean, dmean, dvariance, of which either gradient may be left out.
+function ops.moments_grad(w)
+  local f, sizes, axes, count = formula_of(w), w:sizes(1), {}, 1
+  local is_averaged = {}
+  for _, axis in ipairs(w.attrs.axes) do is_averaged[w:axis(axis, #sizes)] = true end
+  for axis = 0, #sizes - 1 do
+    if #w.attrs.axes == 0 or is_averaged[axis] then axes[#axes + 1], count = axis, count * sizes[axis + 1] end
+  end
+  local function beside(i)
+    return #w:sizes(i) < #sizes and f:emit("Unsqueeze", { w:input(i), w:ints(axes) }) or w:input(i)
+  end
+  local of_mean = w:has(3) and f:times(beside(3), f:number(1 / count)) or nil
+  local of_variance = w:has(4)
+    and f:times(f:times(beside(4), f:number(2 / count)), f:minus(w:input(1), beside(2))) or nil
+  if of_mean and of_variance then return w:emit("Add", { of_mean, of_variance }) end
+  return of_variance or w:emit("Expand", { of_mean, w:ints(sizes) })
+end
+
+function ops.dropout_grad(w)
+  local f = formula_of(w)
+  return w:emit("Where", { w:flag(2), f:times(w:input(1), f:number(1 / (1 - w.attrs.rate))), f:number(0) })
+end
 
 function ops.softmax_grad(w)
   local f = formula_of(w)

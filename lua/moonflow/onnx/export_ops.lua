@@ -241,6 +241,20 @@ function ops.reduce_sum(w)
   return through_int32(w, "ReduceSum", { keepdims = keepdims(w) }, #axes > 0 and w:ints(axes) or nil)
 end
 
+-- What a gradient is of a value that was repeated along axes: the sums along these, of which the first are dropped.
+function ops.sum_to_shape(w)
+  local sizes, shape, first, axes = w:sizes(1), w.attrs.shape, {}, {}
+  for axis = 0, #sizes - 1 do
+    local size = shape[axis + 1 + #shape - #sizes]
+    if not size then first[#first + 1] = axis end
+    if not size or size == 1 and sizes[axis + 1] ~= 1 then axes[#axes + 1] = axis end
+  end
+  if #axes == 0 then return w:emit("Identity", { w:input(1) }) end
+  if #axes == #first then return through_int32(w, "ReduceSum", { keepdims = { i = 0 } }, w:ints(axes)) end
+  local sums = through_int32(w, "ReduceSum", { keepdims = { i = 1 } }, w:ints(axes))
+  return #first == 0 and sums or w:emit("Squeeze", { sums, w:ints(first) })
+end
+
 -- Whether the most, or the least, of what is 0 or 1 is 1.
 local function decision(operator)
   return function(w)
