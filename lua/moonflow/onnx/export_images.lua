@@ -1,4 +1,4 @@
---- The ops over images as ONNX has them, which keeps channels on axis 1: a table as that of onnx_export_ops.
+--- The ops over images as ONNX has them, which keeps channels on axis 1: a table as that of export_ops.
 
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np"

@@ -418,18 +418,11 @@ function ops.reflection_pad2d(w)
   return w:emit("Pad", { w:input(1), w:ints(pads) }, { mode = { s = "reflect" } })
 end
 
--- An input (default: the second) as indices, which ONNX takes in int64 everywhere.
-local function indices(w, i)
-  i = i or 2
-  if w:dtype(i) == "int64" then return w:input(i) end
-  return w:emit("Cast", { w:input(i) }, { to = types.attribute("int64") }, "indices")
-end
-
-function ops.gather(w) return w:emit("Gather", { w:input(1), indices(w) }, { axis = { i = w.attrs.axis } }) end
-function ops.gather_nd(w) return w:emit("GatherND", { w:input(1), indices(w) }) end
+function ops.gather(w) return w:emit("Gather", { w:input(1), w:indices(2) }, { axis = { i = w.attrs.axis } }) end
+function ops.gather_nd(w) return w:emit("GatherND", { w:input(1), w:indices(2) }) end
 
 function ops.dim_gather(w)
-  return w:emit("GatherElements", { w:input(1), indices(w) }, { axis = { i = w.attrs.dim } })
+  return w:emit("GatherElements", { w:input(1), w:indices(2) }, { axis = { i = w.attrs.dim } })
 end
 
 -- ONNX Runtime has the operator for few combinations of dtypes: of places in int64 it gives float32 and int64. Of the
@@ -445,7 +438,7 @@ end
 
 function ops.one_hot(w)
   local attrs = w.attrs
-  local places = indices(w, 1)
+  local places = w:indices(1)
   if attrs.dtype == "float32" or attrs.dtype == "int64" then
     local values = w:array(core.array({ attrs.off_value, attrs.on_value }, attrs.dtype), "values")
     return one_hot(w, places, values)
@@ -462,13 +455,13 @@ end
 
 local added = { reduction = { s = "add" } }
 
-function ops.tensor_scatter_nd_update(w) return w:emit("ScatterND", { w:input(1), indices(w), w:input(3) }) end
-function ops.tensor_scatter_nd_add(w) return w:emit("ScatterND", { w:input(1), indices(w), w:input(3) }, added) end
-function ops.scatter_nd(w) return w:emit("ScatterND", { filled(w, 0, "zeros"), indices(w, 1), w:input(2) }, added) end
+function ops.tensor_scatter_nd_update(w) return w:emit("ScatterND", { w:input(1), w:indices(2), w:input(3) }) end
+function ops.tensor_scatter_nd_add(w) return w:emit("ScatterND", { w:input(1), w:indices(2), w:input(3) }, added) end
+function ops.scatter_nd(w) return w:emit("ScatterND", { filled(w, 0, "zeros"), w:indices(1), w:input(2) }, added) end
 
 function ops.unsorted_segment_sum(w)
   if w.attrs.axis ~= 0 then w:fail(("along axis %d is not written, only along axis 0"):format(w.attrs.axis)) end
-  local places = w:emit("Unsqueeze", { indices(w), w:ints { -1 } }, nil, "places")
+  local places = w:emit("Unsqueeze", { w:indices(2), w:ints { -1 } }, nil, "places")
   return w:emit("ScatterND", { filled(w, 0, "zeros"), places, w:input(1) }, added)
 end
 
@@ -485,116 +478,7 @@ function ops.range(w)
   return w:array((ndarray.evaluate("range", {}, w.attrs)), "range")
 end
 
--- ---- layers -------------------------------------------------------------------------------------------------------
-
-local function matrices_turned(w, i, word)
-  local perm, rank = {}, #w:sizes(i)
-  for axis = 1, rank do perm[axis] = axis - 1 end
-  perm[rank - 1], perm[rank] = rank - 1, rank - 2
-  return w:emit("Transpose", { w:input(i) }, { perm = { ints = perm } }, word)
-end
-
-function ops.matmul(w)
-  local turns_a, turns_b = w.attrs.transpose_a, w.attrs.transpose_b
-  if #w:sizes(1) == 2 then
-    return w:emit("Gemm", { w:input(1), w:input(2) },
-      { transA = turns_a and { i = 1 } or nil, transB = turns_b and { i = 1 } or nil })
-  end
-  return w:emit("MatMul", {
-    turns_a and matrices_turned(w, 1, "left") or w:input(1), turns_b and matrices_turned(w, 2, "right") or w:input(2),
-  })
-end
-
-function ops.determinant(w) return w:emit("Det", { w:input(1) }) end
-
--- A norm about 0, for which ONNX has a word from opset 23 on.
-local function over_root_mean_square(w, axes)
-  local square = w:emit("Mul", { w:input(1), w:input(1) }, nil, "square")
-  local mean = w:emit("ReduceMean", { square }, { axes = { ints = axes } }, "mean")
-  local root = w:emit("Sqrt", { w:emit("Add", { mean, w:number(w.attrs.epsilon) }, nil, "safe") }, nil, "root")
-  local y = w:emit("Div", { w:input(1), root }, nil, (w:has(2) or w:has(3)) and "rows" or nil)
-  if w:has(2) then y = w:emit("Mul", { y, w:input(2) }, nil, w:has(3) and "scaled" or nil) end
-  return w:has(3) and w:emit("Add", { y, w:input(3) }) or y
-end
-
-function ops.layer_norm_core(w)
-  for i = 2, 3 do
-    if w.uses[w.op.outputs[i]] then w:fail("is asked for its means or deviations, which ONNX has in another form") end
-  end
-  local sizes = w:sizes(1)
-  local axis = w:axis(w.attrs.begin_norm_axis, #sizes)
-  if not w.attrs.centred then
-    local axes = {}
-    for i = axis, #sizes - 1 do axes[#axes + 1] = i end
-    return over_root_mean_square(w, axes)
-  end
-  local ones = { value = 1, dtype = w:dtype(1), shape = { unpack(sizes, axis + 1) } }
-  local gamma = w:has(2) and w:input(2) or w:array((ndarray.evaluate("constant", {}, ones)), "ones")
-  return w:emit("LayerNormalization", { w:input(1), gamma, w:has(3) and w:input(3) or nil },
-    { axis = { i = axis }, epsilon = { f = w.attrs.epsilon } })
-end
-
--- Both cross entropies take labels and logits.
-local function along_classes(w, operator, word) return w:emit(operator, { w:input(2) }, { axis = { i = -1 } }, word) end
-
-function ops.softmax_cross_entropy_with_logits(w)
-  local weighed = w:emit("Mul", { w:input(1), along_classes(w, "LogSoftmax", "logs") }, nil, "weighed")
-  return w:emit("Neg", { w:emit("ReduceSum", { weighed, w:ints { -1 } }, { keepdims = { i = 0 } }, "sum") })
-end
-
--- labels, logits
-function ops.sigmoid_cross_entropy_with_logits(w)
-  local softplus = w:emit("Softplus", { w:input(2) }, nil, "softplus")
-  return w:emit("Sub", { softplus, w:emit("Mul", { w:input(1), w:input(2) }, nil, "product") })
-end
-
--- Gives the probabilities too, which only a gradient reads.
-function ops.sparse_softmax_cross_entropy_with_logits(w)
-  local rank = #w:sizes(2)
-  local is_column, axis = #w:sizes(1) == rank, w:ints { rank - 1 }
-  local labels, logs = indices(w, 1), along_classes(w, "LogSoftmax", "logs")
-  if not is_column then labels = w:emit("Unsqueeze", { labels, axis }, nil, "column") end
-  local of_labels = w:emit("GatherElements", { logs, labels }, { axis = { i = rank - 1 } }, "of_labels")
-  if not is_column then of_labels = w:emit("Squeeze", { of_labels, axis }, nil, "of_rows") end
-  local probabilities = w.uses[w.op.outputs[1]] and along_classes(w, "Softmax", "probabilities")
-  return probabilities or logs, w:emit("Neg", { of_labels })
-end
-
--- The int8 of a triangle: 1 where the key is not behind the query.
-local function causal_mask(queries, keys)
-  local rows = ndarray.evaluate("reshape", { ndarray.evaluate("range", {}, { start = 0, stop = queries,
-    dtype = "int64" }) }, { shape = { queries, 1 } })
-  local columns = ndarray.evaluate("range", {}, { start = 0, stop = keys, dtype = "int64" })
-  return (ndarray.evaluate("less_equal", { columns, rows }))
-end
-
--- As the formula has it, for each head: softmax(scale * query . key^T) . value. A query that may look at nothing has
--- weights of 0; a softmax of nothing but minus infinities is a NaN.
-function ops.dot_product_attention(w)
-  if w:has(5) then w:fail("has a dropout; write a predict job") end
-  local function heads_first(i, perm, word)
-    return w:emit("Transpose", { w:input(i) }, { perm = { ints = perm } }, word)
-  end
-  local query, key = heads_first(1, { 0, 2, 1, 3 }, "query"), heads_first(2, { 0, 2, 3, 1 }, "key")
-  local value = heads_first(3, { 0, 2, 1, 3 }, "value")
-  local scores = w:emit("MatMul", { query, key }, nil, "scores")
-  scores = w:emit("Mul", { scores, w:number(w.attrs.scale) }, nil, "scaled")
-  local is_seen = w:has(4) and w:flag(4)
-  if w.attrs.causal then
-    local triangle = w:array(causal_mask(w:sizes(1)[2], w:sizes(2)[2]), "causal")
-    triangle = w:emit("Cast", { triangle }, { to = types.attribute("bool") }, "triangle")
-    is_seen = is_seen and w:emit("And", { is_seen, triangle }, nil, "seen") or triangle
-  end
-  if is_seen then scores = w:emit("Where", { is_seen, scores, w:number(-math.huge) }, nil, "masked") end
-  local weights = w:emit("Softmax", { scores }, { axis = { i = -1 } }, "weights")
-  if w:has(4) then weights = w:emit("Where", { is_seen, weights, w:number(0) }, nil, "kept") end
-  local log_sum = w.uses[w.op.outputs[2]]
-    and w:emit("ReduceLogSumExp", { scores }, { axes = { ints = { -1 } }, keepdims = { i = 0 } }, "log_sum")
-  return w:emit("Transpose", { w:emit("MatMul", { weights, value }, nil, "sums") },
-    { perm = { ints = { 0, 2, 1, 3 } } }), log_sum
-end
-
-for _, more in ipairs { "division", "gradients", "images", "random", "spectra" } do
+for _, more in ipairs { "division", "gradients", "images", "layers", "random", "spectra" } do
   for op, write in pairs(require("moonflow.onnx.export_" .. more)) do ops[op] = write end
 end
 

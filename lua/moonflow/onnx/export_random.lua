@@ -1,4 +1,4 @@
---- The ops that draw random numbers as ONNX has them: a table as that of onnx_export_ops.
+--- The ops that draw random numbers as ONNX has them: a table as that of export_ops.
 -- No seed is written, so whoever runs the file draws numbers of its own, others in each run.
 
 local types = require "moonflow.onnx.types"

@@ -1,4 +1,4 @@
---- The Fourier transforms as ONNX has them: a table as that of onnx_export_ops.
+--- The Fourier transforms as ONNX has them: a table as that of export_ops.
 
 local core = require "moonflow.core"
 

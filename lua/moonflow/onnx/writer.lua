@@ -145,6 +145,12 @@ function Writer:flag(i)
   return self.bools[id]
 end
 
+--- The name of the i-th input as indices, which ONNX takes in int64 everywhere.
+function Writer:indices(i)
+  if self:dtype(i) == "int64" then return self:input(i) end
+  return self:emit("Cast", { self:input(i) }, { to = types.attribute("int64") }, "indices")
+end
+
 function Writer:type(i) return self.graph:type(self.op.inputs[i]) end
 function Writer:dtype(i) return (self.graph:type(self.op.inputs[i])) end
 function Writer:sizes(i)
