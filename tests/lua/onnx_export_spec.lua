@@ -152,10 +152,13 @@ describe("a job that is written", function()
       local stack = flow.reshape(x, { 3, 2, 2 })
       return flow.matmul(stack, stack, { transpose_a = true })
     end,
-    ["a norm of the last axis"] = function(x)
+    ["norms of the first axis, one in between and the last"] = function(x)
       local means = flow.random_uniform_initializer(0, 1)
-      x = flow.reshape(x, { 1, 3, 4 })
-      return flow.layers.batch_normalization(x, { axis = 2, moving_mean_initializer = means, name = "norm" })
+      x = flow.reshape(x, { 3, 1, 2, 2 })
+      for axis = 0, 3 do
+        x = flow.layers.batch_normalization(x, { axis = axis, moving_mean_initializer = means, name = "norm" .. axis })
+      end
+      return x
     end,
     ["a bias of channels that are last"] = function(x)
       local bias = flow.get_variable("bias", { shape = { 2 }, initializer = flow.random_uniform_initializer() })

@@ -239,10 +239,16 @@ function ops.batch_norm_infer(w)
   local axis, inputs = w:axis(w.attrs.axis, rank), w:inputs()
   local attributes = { epsilon = { f = w.attrs.epsilon } }
   if axis == 1 then return w:emit("BatchNormalization", inputs, attributes) end
-  if axis ~= rank - 1 then w:fail("normalises axis " .. axis .. ", and ONNX only axis 1") end
-  inputs[1] = w:emit("Transpose", { inputs[1] }, { perm = { ints = perm_to_first(rank) } }, "first")
+  if rank == 1 then w:fail("has no axis beside that of the channels") end
+  local perm, back_again = {}, {}
+  for i = 0, rank - 1 do
+    if i ~= axis then perm[#perm + 1] = i end
+  end
+  table.insert(perm, 2, axis)
+  for place, i in ipairs(perm) do back_again[i + 1] = place - 1 end
+  inputs[1] = w:emit("Transpose", { inputs[1] }, { perm = { ints = perm } }, "first")
   local normal = w:emit("BatchNormalization", inputs, attributes, "normal")
-  return w:emit("Transpose", { normal }, { perm = { ints = perm_to_last(rank) } })
+  return w:emit("Transpose", { normal }, { perm = { ints = back_again } })
 end
 
 return ops
