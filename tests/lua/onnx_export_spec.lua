@@ -395,6 +395,15 @@ describe("a job that is written", function()
         local mean, variance = flow.nn.moments(x, { 0 })
         return mean * 2 + variance
       end,
+      batch_normalization = function(x)
+        return flow.layers.batch_normalization(x, {
+          axis = 0, moving_variance_initializer = flow.random_uniform_initializer(0.5, 1), name = "norm" }) ^ 2
+      end,
+      layer_norm = function(x) return flow.layers.layer_norm(x, { begin_norm_axis = 1, name = "norm" }) end,
+      rms_norm = function(x) return flow.layers.rms_norm(x, { name = "norm" }) end,
+      ["the gradient of a norm's gradient"] = function(x)
+        return flow.gradients(flow.nn.layer_norm(x, { begin_norm_axis = 1, epsilon = 1 }) * x, x)  -- 1: no cancelling
+      end,
       ["the mean alone"] = function(x) return (flow.nn.moments(x, { -1 })) end,
       ["moments that stay"] = function(x)
         local _, variance = flow.nn.moments(x, { 1 }, true)

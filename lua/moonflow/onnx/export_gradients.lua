@@ -179,6 +179,41 @@ function ops.moments_grad(w)
   return of_variance or w:emit("Expand", { of_mean, w:ints(sizes) })
 end
 
+-- x, mean, inv_std and dy; gamma, dmean and dinv_std may be left out. Without dinv_std and dmean: inv_std times what is
+-- left of dy * gamma without its mean and its share along the normal rows.
+function ops.layer_norm_grad(w)
+  local f, sizes, axes, count = formula_of(w), w:sizes(1), {}, 1
+  for axis = w:axis(w.attrs.begin_norm_axis, #sizes), #sizes - 1 do
+    axes[#axes + 1], count = axis, count * sizes[axis + 1]
+  end
+  local function beside(i) return f:emit("Unsqueeze", { w:input(i), w:ints(axes) }) end
+  local function mean(a) return w:emit("ReduceMean", { a }, { axes = { ints = axes } }, "mean") end
+  local inverse, dy = beside(3), w:input(4)
+  local rows = f:times(f:minus(w:input(1), beside(2)), inverse)
+  if w:has(5) then dy = f:times(dy, w:input(5)) end
+  local along = f:times(rows, mean(f:times(dy, rows)))
+  local dx = f:times(inverse, f:minus(w.attrs.centred and f:minus(dy, mean(dy)) or dy, along))
+  if w.attrs.centred and w:has(6) then dx = f:plus(dx, f:times(beside(6), f:number(1 / count))) end
+  if w:has(7) then
+    local share = f:times(f:times(beside(7), f:square(inverse)), f:number(1 / count))
+    dx = f:minus(dx, f:times(share, rows))
+  end
+  return w:emit("Identity", { dx })
+end
+
+-- dy, x, gamma, mean, variance: what comes of the statistics and the scale is known beforehand, so dx is scaled dy.
+function ops.batch_norm_infer_grad(w)
+  for i = 2, 5 do
+    if w.uses[w.op.outputs[i]] then w:fail("is asked for the gradient of a parameter, which is not written") end
+  end
+  local f, sizes, shape = formula_of(w), w:sizes(2), {}
+  for axis = 1, #sizes do shape[axis] = 1 end
+  shape[w:axis(w.attrs.axis, #sizes) + 1] = w:sizes(3)[1]
+  local root = f:of("Sqrt", f:plus(w:input(5), f:number(w.attrs.epsilon)))
+  local scale = f:emit("Div", { w:input(3), root })
+  return w:emit("Mul", { w:input(1), f:emit("Reshape", { scale, w:ints(shape) }) })
+end
+
 function ops.dropout_grad(w)
   local f = formula_of(w)
   return w:emit("Where", { w:flag(2), f:times(w:input(1), f:number(1 / (1 - w.attrs.rate))), f:number(0) })

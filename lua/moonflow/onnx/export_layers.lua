@@ -1,5 +1,6 @@
 --- Products, norms, losses and attention as ONNX has them: a table as that of export_ops.
 
+local core = require "moonflow.core"
 local ndarray = require "moonflow.ndarray"
 local types = require "moonflow.onnx.types"
 
@@ -25,26 +26,36 @@ end
 
 function ops.determinant(w) return w:emit("Det", { w:input(1) }) end
 
--- A norm about 0, for which ONNX has a word from opset 23 on.
-local function over_root_mean_square(w, axes)
-  local square = w:emit("Mul", { w:input(1), w:input(1) }, nil, "square")
-  local mean = w:emit("ReduceMean", { square }, { axes = { ints = axes } }, "mean")
-  local root = w:emit("Sqrt", { w:emit("Add", { mean, w:number(w.attrs.epsilon) }, nil, "safe") }, nil, "root")
-  local y = w:emit("Div", { w:input(1), root }, nil, (w:has(2) or w:has(3)) and "rows" or nil)
+-- Rows over the root of the mean of their squares, about their means or about 0, and these means. For the norm about 0
+-- ONNX has a word from opset 23 on, and none for what gradients read: the means and 1 over the roots.
+local function normalised(w, axes)
+  local outputs, x, mean, inverse = w.op.outputs, w:input(1), nil, nil
+  if w.attrs.centred then
+    mean = w:emit("ReduceMean", { x }, { axes = { ints = axes } }, "mean")
+    x = w:emit("Sub", { x, mean }, nil, "difference")
+  end
+  local square = w:emit("Mul", { x, x }, nil, "square")
+  local variance = w:emit("ReduceMean", { square }, { axes = { ints = axes } }, "variance")
+  local root = w:emit("Sqrt", { w:emit("Add", { variance, w:number(w.attrs.epsilon) }, nil, "safe") }, nil, "root")
+  if w.uses[outputs[2]] then
+    local dtype, sizes = w:result(2)
+    mean = mean and w:emit("Squeeze", { mean, w:ints(axes) }, nil, "means")
+      or w:emit("ConstantOfShape", { w:ints(sizes) }, { value = { t = core.array({ 0 }, dtype) } }, "means")
+  end
+  if w.uses[outputs[3]] then
+    inverse = w:emit("Reciprocal", { w:emit("Squeeze", { root, w:ints(axes) }, nil, "roots") }, nil, "inverse_roots")
+  end
+  local y = w:emit("Div", { x, root }, nil, (w:has(2) or w:has(3)) and "rows" or nil)
   if w:has(2) then y = w:emit("Mul", { y, w:input(2) }, nil, w:has(3) and "scaled" or nil) end
-  return w:has(3) and w:emit("Add", { y, w:input(3) }) or y
+  return w:has(3) and w:emit("Add", { y, w:input(3) }) or y, mean, inverse
 end
 
 function ops.layer_norm_core(w)
-  for i = 2, 3 do
-    if w.uses[w.op.outputs[i]] then w:fail("is asked for its means or deviations, which ONNX has in another form") end
-  end
-  local sizes = w:sizes(1)
+  local outputs, sizes, axes = w.op.outputs, w:sizes(1), {}
   local axis = w:axis(w.attrs.begin_norm_axis, #sizes)
-  if not w.attrs.centred then
-    local axes = {}
+  if not w.attrs.centred or w.uses[outputs[2]] or w.uses[outputs[3]] then
     for i = axis, #sizes - 1 do axes[#axes + 1] = i end
-    return over_root_mean_square(w, axes)
+    return normalised(w, axes)
   end
   local ones = { value = 1, dtype = w:dtype(1), shape = { unpack(sizes, axis + 1) } }
   local gamma = w:has(2) and w:input(2) or w:array((ndarray.evaluate("constant", {}, ones)), "ones")

@@ -1,5 +1,5 @@
 --- The ops of the catalog as ONNX has them: a table from an op's name to the function that writes it and gives the name
---- of its output, or of two; `nil, name` where that is a bool in ONNX. An op that is not here has no counterpart.
+--- of its output, or of several; `nil, name` where that is a bool in ONNX. An op that is not here has no counterpart.
 
 local core = require "moonflow.core"
 local ndarray = require "moonflow.ndarray"
