@@ -280,6 +280,20 @@ describe("a job that is written", function()
     close({ 1e-10, 1e-5, -1e-9, 1e-30, 0.3, -0.7, 5, 0, inf, -inf }, function(x) return flow.math.expm1(x) end)
   end)
 
+  -- An attribute is a float32, so 0.1 would be 1e-9 off.
+  it("has all digits of what is set in float64", function()
+    for _, body in ipairs {
+      function(x) return flow.nn.elu(x, 0.3) end, function(x) return flow.nn.leaky_relu(x, 0.1) end,
+      function(x) return flow.nn.hardsigmoid(x) end, function(x) return flow.nn.hardswish(x) end,
+      function(x) return flow.math.tan(x) end,
+    } do
+      local model = comes_back({ 20 }, body, { dtype = "float64", reach = 5, tolerance = 1e-14 })
+      for _, entry in ipairs(model._nodes) do  -- which ONNX Runtime has of float32 alone
+        assert.is_nil(({ Elu = true, HardSigmoid = true, HardSwish = true, Tan = true })[entry.op])
+      end
+    end
+  end)
+
   it("keeps variables apart whose names are one in a file's reader", function()
     local job = flow.global_function {
       name = "net", inputs = { x = tp.Numpy.Placeholder { 2 } }, returns = tp.Numpy,

@@ -13,10 +13,10 @@ local kWithout = -2 ^ 62  -- a bound of a slice below this is not given
 
 for op, operator in pairs {
   abs = "Abs", acos = "Acos", acosh = "Acosh", asin = "Asin", asinh = "Asinh", atan = "Atan", atanh = "Atanh",
-  ceil = "Ceil", cos = "Cos", cosh = "Cosh", erf = "Erf", exp = "Exp", floor = "Floor", hardswish = "HardSwish",
+  ceil = "Ceil", cos = "Cos", cosh = "Cosh", erf = "Erf", exp = "Exp", floor = "Floor",
   identity = "Identity", log = "Log", reciprocal = "Reciprocal", rint = "Round", round = "Round", sigmoid = "Sigmoid",
   sign = "Sign", sin = "Sin", sinh = "Sinh", softplus = "Softplus", sqrt = "Sqrt", stop_gradient = "Identity",
-  tan = "Tan", tanh = "Tanh",
+  tanh = "Tanh",
 } do
   ops[op] = function(w) return w:emit(operator, { w:input(1) }) end
 end
@@ -100,9 +100,9 @@ function ops.square(w) return w:emit("Mul", { w:input(1), w:input(1) }) end
 function ops.rsqrt(w) return w:emit("Reciprocal", { w:emit("Sqrt", { w:input(1) }, nil, "root") }) end
 
 -- `near` where x is near 0, where what is told is mostly rounded away, and else `far`.
-local function near_zero(w, near, far)
+local function near_zero(w, near, far, word)
   local is_near = w:emit("Less", { w:emit("Abs", { w:input(1) }, nil, "abs"), w:number(0.5) }, nil, "is_near")
-  return w:emit("Where", { is_near, near, far })
+  return w:emit("Where", { is_near, near, far }, nil, word)
 end
 
 -- With u = 1 + x log(u) x / (u - 1): both parts of the quotient lose the same (W. Kahan).
@@ -116,13 +116,14 @@ function ops.log1p(w)
 end
 
 -- 2 t / (1 - t) with t = tanh(x / 2)
-function ops.expm1(w)
+local function expm1(w, word)
   local x, one = w:input(1), w:number(1)
   local t = w:emit("Tanh", { w:emit("Mul", { x, w:number(0.5) }, nil, "half") }, nil, "tanh")
   local near = w:emit("Div", { w:emit("Add", { t, t }, nil, "twice"), w:emit("Sub", { one, t }, nil, "rest") }, nil,
     "near")
-  return near_zero(w, near, w:emit("Sub", { w:emit("Exp", { x }, nil, "exp"), one }, nil, "far"))
+  return near_zero(w, near, w:emit("Sub", { w:emit("Exp", { x }, nil, "exp"), one }, nil, "far"), word)
 end
+function ops.expm1(w) return expm1(w) end
 
 function ops.erfc(w) return w:emit("Sub", { w:number(1), w:emit("Erf", { w:input(1) }, nil, "erf") }) end
 
@@ -161,11 +162,42 @@ function ops.xlogy(w)
   return unless_zero(w, w:emit("Mul", { w:input(1), log }, nil, "product"))
 end
 
-function ops.elu(w) return w:emit("Elu", { w:input(1) }, { alpha = { f = w.attrs.alpha } }) end
-function ops.leaky_relu(w) return w:emit("LeakyRelu", { w:input(1) }, { alpha = { f = w.attrs.alpha } }) end
+-- Attributes are float32, and of some operators ONNX Runtime has none for float64: of such they are formulas.
+local function is_double(w) return w:dtype(1) == "float64" end
+
+local function x_if_positive(w, other)
+  return w:emit("Where", { w:emit("Greater", { w:input(1), w:number(0) }, nil, "is_positive"), w:input(1), other })
+end
+
+function ops.elu(w)
+  if not is_double(w) then return w:emit("Elu", { w:input(1) }, { alpha = { f = w.attrs.alpha } }) end
+  return x_if_positive(w, w:emit("Mul", { expm1(w, "expm1"), w:number(w.attrs.alpha) }, nil, "below"))
+end
+
+function ops.leaky_relu(w)
+  if not is_double(w) then return w:emit("LeakyRelu", { w:input(1) }, { alpha = { f = w.attrs.alpha } }) end
+  return x_if_positive(w, w:emit("Mul", { w:input(1), w:number(w.attrs.alpha) }, nil, "below"))
+end
+
+-- min(max(x + 3, 0), 6) / 6
+local function straight_sigmoid(w, word)
+  local moved = w:emit("Add", { w:input(1), w:number(3) }, nil, "moved")
+  return w:emit("Div", { w:emit("Clip", { moved, w:number(0), w:number(6) }, nil, "sixfold"), w:number(6) }, nil, word)
+end
 
 function ops.hardsigmoid(w)
+  if is_double(w) then return straight_sigmoid(w) end
   return w:emit("HardSigmoid", { w:input(1) }, { alpha = { f = 1 / 6 }, beta = { f = 0.5 } })
+end
+
+function ops.hardswish(w)
+  if is_double(w) then return w:emit("Mul", { w:input(1), straight_sigmoid(w, "share") }) end
+  return w:emit("HardSwish", { w:input(1) })
+end
+
+function ops.tan(w)
+  if not is_double(w) then return w:emit("Tan", { w:input(1) }) end
+  return w:emit("Div", { w:emit("Sin", { w:input(1) }, nil, "sine"), w:emit("Cos", { w:input(1) }, nil, "cosine") })
 end
 
 function ops.swish(w)
