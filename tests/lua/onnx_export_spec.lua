@@ -423,6 +423,12 @@ describe("a job that is written", function()
         local _, variance = flow.nn.moments(x, { 1 }, true)
         return x * variance
       end,
+      max_pool2d = function(x)
+        local images = flow.reshape(x, { 1, 1, 3, 5 })
+        local last = flow.reshape(x, { 1, 3, 5, 1 })
+        return flow.reshape(flow.nn.max_pool2d(images, 3, 1, "SAME"), { 3, 5 })
+          + flow.reshape(flow.nn.max_pool2d(last, 3, 1, "SAME", "NHWC"), { 3, 5 }) * x
+      end,
       prelu = function(x) return flow.layers.prelu(x, { name = "slopes" }) end,
       reciprocal_no_nan = function(x) return flow.math.reciprocal_no_nan(flow.nn.relu(x) * 9) end,
       sigmoid_cross_entropy = function(x)
@@ -433,6 +439,12 @@ describe("a job that is written", function()
         return flow.smooth_l1_loss(x, flow.zeros_like(x), { beta = 0 })
       end,
       softmax_cross_entropy = function(x) return flow.nn.softmax_cross_entropy_with_logits(x * x, x) end,
+      sparse_softmax_cross_entropy = function(x)
+        local labels = flow.math.argmin(x, 1)
+        local column = flow.cast(flow.reshape(labels, { 3, 1 }), "int32")
+        return flow.nn.sparse_softmax_cross_entropy_with_logits(labels, x)
+          + flow.reshape(flow.nn.sparse_softmax_cross_entropy_with_logits(column, x * 2), { 3 })
+      end,
       ["what is repeated"] = function(x)
         return flow.broadcast_to(flow.reshape(x, { 3, 1, 5 }), { 2, 3, 4, 5 }) ^ 2
       end,

@@ -1,6 +1,9 @@
 --- Ops of gradients as ONNX has them, for nets that tell how their result hangs on their input: a table as that of
 --- export_ops. Each is named after the op that it is the gradient of, and takes dy first.
 
+local core = require "moonflow.core"
+local types = require "moonflow.onnx.types"
+
 local ops = {}
 
 -- Writes formulas: each of these gives the name of a value.
@@ -148,6 +151,18 @@ function ops.softmax_cross_entropy_grad(w)
   local slope = f:minus(f:times(shares, f:sum_along(-1, w:input(2))), w:input(2))
   local dy = #w:sizes(1) < rank and f:emit("Unsqueeze", { w:input(1), w:ints { -1 } }) or w:input(1)
   return w:emit("Mul", { slope, dy })
+end
+
+-- dy one for each label, labels and probabilities.
+function ops.sparse_softmax_cross_entropy_grad(w)
+  local f, sizes, classes = formula_of(w), w:sizes(3), {}
+  for k = 1, sizes[#sizes] do classes[k] = k - 1 end
+  local function as_column(i, name)
+    return #w:sizes(i) < #sizes and f:emit("Unsqueeze", { name, w:ints { -1 } }) or name
+  end
+  local is_label = f:emit("Equal", { as_column(2, w:indices(2)), w:array(core.array(classes, "int64"), "classes") })
+  local ones = w:emit("Cast", { is_label }, { to = types.attribute(w:dtype(3)) }, "ones")
+  return w:emit("Mul", { f:minus(w:input(3), ones), as_column(1, w:input(1)) })
 end
 
 -- Where the norm is held at epsilon it is a constant.

@@ -1,5 +1,6 @@
 --- The ops over images as ONNX has them, which keeps channels on axis 1: a table as that of export_ops.
 
+local core = require "moonflow.core"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np"
 local types = require "moonflow.onnx.types"
@@ -159,19 +160,39 @@ local function transposed(w)
 end
 ops.conv2d_input_grad, ops.conv1d_input_grad = transposed, transposed
 
+-- Attributes of a pool of an image of these sizes, with channels on axis 1, that has so many places.
+local function pool_attributes(w, sizes, small)
+  local kernel = per_axis(w.attrs.ksize, #sizes - 2)
+  local strides = #w.attrs.strides > 0 and per_axis(w.attrs.strides, #kernel) or kernel
+  return (window_attributes(w, kernel, { unpack(sizes, 3) }, small, strides, per_axis({ 1 }, #kernel)))
+end
+
 local function pooling(operator)
   return function(w)
     local x, sizes = channels_first(w, 1, "image")
     local _, result = w:result()
-    local kernel = per_axis(w.attrs.ksize, #sizes - 2)
-    local strides = #w.attrs.strides > 0 and per_axis(w.attrs.strides, #kernel) or kernel
-    local ones = per_axis({ 1 }, #kernel)
-    local attributes = window_attributes(w, kernel, { unpack(sizes, 3) }, places(w, result, true), strides, ones)
+    local attributes = pool_attributes(w, sizes, places(w, result, true))
     return back(w, function(word) return w:emit(operator, { x }, attributes, word) end)
   end
 end
 ops.max_pool2d = pooling("MaxPool")
 ops.avg_pool2d = pooling("AveragePool")
+
+-- dy and x: each dy is added where the largest of its window stands, counted over all of x.
+function ops.max_pool2d_grad(w)
+  local x, sizes = channels_first(w, 2, "image")
+  local dy, small = channels_first(w, 1, "dy")
+  local _, largest = w:emit("MaxPool", { x }, pool_attributes(w, sizes, { unpack(small, 3) }), "pool", 2)
+  local count = 1
+  for _, size in ipairs(sizes) do count = count * size end
+  local zeros = { value = { t = core.array({ 0 }, w:dtype(1)) } }
+  local sums = w:emit("ScatterND", {
+    w:emit("ConstantOfShape", { w:ints { count } }, zeros, "zeros"),
+    w:emit("Reshape", { largest, w:ints { -1, 1 } }, nil, "places"),
+    w:emit("Reshape", { dy, w:ints { -1 } }, nil, "list"),
+  }, { reduction = { s = "add" } }, "sums")
+  return back(w, function(word) return w:emit("Reshape", { sums, w:ints(sizes) }, nil, word) end)
+end
 
 function ops.upsample_2d(w)
   local x, sizes = channels_first(w, 1, "image")
