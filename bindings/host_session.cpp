@@ -6,6 +6,7 @@
 #include "bindings/host_library.h"
 #include "bindings/lua_memory.h"
 #include "bindings/lua_module.h"
+#include "engine/process_end.h"
 #include "engine/recycling_memory.h"
 
 namespace moonflow::host {
@@ -196,6 +197,7 @@ void HostSession::set_delivering(bool delivering) {
 HostSession::HostSession(const mf_session_options& options)
     : interrupted_(std::make_shared<std::atomic<bool>>(false)), log_(options.log), log_user_(options.log_user) {
   references_.fill(LUA_NOREF);
+  Stay().require_in_time();
   if (options.allocator.allocate != nullptr) {
     if (options.allocator.release == nullptr) refuse(MF_INVALID_ARGUMENT, "the allocator has no release function");
     const auto allocator = std::make_shared<HostAllocator>(options.allocator);

@@ -3,6 +3,7 @@
 
 #include "bindings/lua_attrs.h"
 #include "bindings/lua_module.h"
+#include "engine/process_end.h"
 #include "engine/recycling_memory.h"
 #include "kernels/catalog.h"
 #include "kernels/cuda.h"
@@ -45,6 +46,8 @@ int make_session(lua_State* L) {
         lua_pop(L, 1);
       }
     }
+    const Stay stay;
+    stay.require_in_time();
     State& state = state_of(L);
     box.session = std::make_shared<Session>(all_ops(), make_cpu_device(threads, state.memory), state.memory,
                                             state.interrupted, open_cuda_device);

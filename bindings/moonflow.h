@@ -9,6 +9,8 @@
  *  - A struct that a host fills begins with struct_size = sizeof it. Zero means "the default" in every other field.
  *  - Nothing here prints, exits, aborts, throws, installs a signal handler, or reads an environment variable
  *    without the prefix MOONFLOW_.
+ *  - Once the process exits, what would run, load a job or open a session gives MF_INTERRUPTED, and so do runs that
+ *    have not begun, to whoever waits for them. What atexit calls may still deliver, read, save and close.
  *  - Each function is marked with the thread that may call it:
  *      MF_ANY_THREAD    any thread, at any time
  *      MF_OWNER_THREAD  the thread that the session belongs to: the one that opened it, or the last that has taken it

@@ -79,6 +79,8 @@ Tensor allocate_tap(const Plan& plan, const PlannedTap& tap, const std::shared_p
 
 RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission) {
   require_open();
+  const Stay stay;
+  stay.require_in_time();
   check_call(*plan, submission.feeds.data(), submission.feeds.size());
   require(submission.taps_on.empty() || submission.taps_on.size() == plan->taps.size(), ErrorCode::InvalidArgument,
           "the plan has ", plan->taps.size(), " taps, got ", submission.taps_on.size(), " switches");
@@ -119,8 +121,6 @@ std::unique_ptr<Run> Executor::make_run(const std::shared_ptr<Plan>& plan, Submi
 }
 
 void Executor::run_here(std::unique_ptr<Run> run) {
-  const Stay stay;
-  stay.require_in_time();
   execute(*run);
   completions_.post(std::move(run));
 }
@@ -246,14 +246,14 @@ void Executor::work() {
     lock.unlock();
     std::optional<Stay> stay(std::in_place);
     bool is_started = false;
-    if (stay->is_late()) {
-      (void)run.release();  // even giving it up would use what may be gone
+    if (run->plan && run->plan->asynchronous) {
+      if (!stay->is_late()) start(*run, false);
+      is_started = true;  // the finisher gives it up, behind those before it
+    } else if (stay->is_late()) {
+      give_up(std::move(run), *stay);
     } else if (run->turn) {
       take_turn(*run);
       run.reset();
-    } else if (run->plan->asynchronous) {
-      start(*run, false);
-      is_started = true;
     } else {
       execute(*run);
       entered = run->plan->device;
@@ -281,6 +281,19 @@ void Executor::take_turn(const Run& run) {
     }
   }
   --turns_;
+}
+
+// Ends a run that has come late, for whoever waits for it while the process ends, and touches nothing that an exit may
+// have destroyed: its values are dropped by who pulls it, and a turn, of which nobody hears, stays as it is.
+void Executor::give_up(std::unique_ptr<Run> run, const Stay& stay) {
+  if (run->turn) {
+    --turns_;
+    (void)run.release();
+    return;
+  }
+  run->error = attempt(*run->plan, [&] { stay.require_in_time(); });
+  run->delivered = run->tapped.size();
+  completions_.post(std::move(run));
 }
 
 bool Executor::is_stopped(const Run& run) const {
@@ -392,7 +405,7 @@ void Executor::finish_started() {
     lock.unlock();
     std::optional<Stay> stay(std::in_place);
     if (stay->is_late()) {
-      (void)run.release();
+      give_up(std::move(run), *stay);
     } else {
       finish(*run);
       completions_.post(std::move(run));

@@ -22,6 +22,8 @@
 
 namespace moonflow {
 
+class Stay;
+
 // Set by whoever wants runs to stop; shared, since a host may set it while the session is opened or closed.
 using InterruptFlag = std::shared_ptr<std::atomic<bool>>;
 
@@ -105,6 +107,7 @@ class Executor {
   bool nothing_started() const { return started_.empty() && !finishing_; }
   bool idle() const { return queued_.empty() && !running_ && nothing_started(); }  // with the mutex held
   void take_turn(const Run& run);
+  void give_up(std::unique_ptr<Run> run, const Stay& stay);
   void queue(std::unique_ptr<Run> run);
   std::unique_ptr<Run> make_run(const std::shared_ptr<Plan>& plan, Submission& submission);
   // The three ways of a submitted run: through on this thread, begun on it, or behind what is under way.

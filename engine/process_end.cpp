@@ -30,7 +30,6 @@ struct Place {
 std::atomic<Place*> places{nullptr};
 std::atomic<bool> ends{false};
 thread_local Place* own = nullptr;
-thread_local bool ends_here = false;
 
 // Makes what other threads have written visible here, and what was written here visible to them, so that entering
 // needs no fence of its own. Without the system's help they get the time in which that happens anyway.
@@ -48,7 +47,6 @@ bool is_another_inside() {
 // Called more than once, and patient once.
 void stop() {
   ends = true;
-  ends_here = true;
   meet_all_threads();
   static int patience_ms = 2000;  // a step that takes longer must not keep the process
   for (; is_another_inside() && patience_ms > 0; --patience_ms)
@@ -118,7 +116,7 @@ void Stay::require_in_time() const {
   require(!is_late_, ErrorCode::Interrupted, "the process ends, and nothing further is begun");
 }
 
-bool process_ends() noexcept { return ends.load(std::memory_order_relaxed) && !ends_here; }
+bool process_ends() noexcept { return ends.load(std::memory_order_relaxed); }
 
 // The first entry stays, and the second, the fourth, the eighth and so on. Any other is taken back by the next one,
 // since a process may make plans for months: a list that ends with our entry has its place for that one again. An exit

@@ -1,6 +1,7 @@
 // What an exit of the process waits for. A process that exits without closing destroys what libraries below us hold,
 // while threads may still be inside of them: workers, and threads of a host that run plans themselves. So an exit first
-// lets end what is under way, and lets nothing further begin.
+// lets end what is under way, and lets nothing further begin, on no thread: the one that exits goes on to call what the
+// host has registered earlier, and a part of what is below us is gone then.
 #pragma once
 
 namespace moonflow {
@@ -12,7 +13,7 @@ class Stay {
   ~Stay();
   Stay(const Stay&) = delete;
 
-  // Another thread has begun to end the process: nothing below us may be used any more, nor freed.
+  // The process has begun to end: nothing below us may be used any more, nor freed.
   bool is_late() const { return is_late_; }
   // Throws where it is late.
   void require_in_time() const;
@@ -22,7 +23,7 @@ class Stay {
   bool is_late_;
 };
 
-// Whether another thread has begun to end the process.
+// Whether the process has begun to end.
 bool process_ends() noexcept;
 
 // An exit destroys in the reverse order of making. So this is called when something has been made, or used first, that

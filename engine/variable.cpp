@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/op.h"
+#include "engine/process_end.h"
 
 namespace moonflow {
 
@@ -20,8 +21,11 @@ void moving(const Variable& variable, const Device& home, Work&& work) {
   }
 }
 
-// By the device and the stream of a copy, and waits for it.
+// By the device and the stream of a copy, and waits for it. Where the process ends, a device that computes beside the
+// host may be in the middle of a run that nobody waits for any more, or be gone.
 void copy_by(const Variable::Copy& copy, void* to, const void* from, int64_t bytes) {
+  const Stay stay;
+  if (copy.device.asynchronous()) stay.require_in_time();
   copy.device.enter();
   copy.device.copy(copy.stream, to, from, bytes);
   copy.stream.wait();

@@ -1,6 +1,7 @@
 /* A host that forgets to close, with runs in flight and a prepared call, and with threads that go on to train in
- * sessions of their own, or make the process's first product. It must end, and with its own code.
- * usage: exit_host jobs.lua [exit|threads|first] */
+ * sessions of their own, or make the process's first product; or with a function for atexit of its own, older than the
+ * session, that goes on to wait or to train. It must end, and with its own code.
+ * usage: exit_host jobs.lua [exit|threads|first|waits|trains] */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -51,6 +52,82 @@ static void* train(void* unused) {
   }
 }
 
+/* ---- what a host does in a function for atexit ---- */
+
+static mf_session* late_session;
+static mf_job* late_job;
+static float late_x[64 * 512];
+static int launched, delivered, given_up;
+
+#define LATE_CHECK(condition)                                                 \
+  do {                                                                        \
+    if (!(condition)) {                                                       \
+      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      _exit(1); /* it exits already */                                        \
+    }                                                                         \
+  } while (0)
+
+/* Whether a call was refused because the process ends. */
+static int is_too_late(mf_status* status) {
+  const int is_it = mf_status_code(status) == MF_INTERRUPTED && strstr(mf_status_message(status), "the process ends");
+  if (!is_it) fprintf(stderr, "%s\n", mf_status_message(status));
+  mf_status_free(status);
+  return is_it;
+}
+
+static void note(void* user, const mf_status* error, const mf_array* outputs, int32_t count) {
+  (void)user, (void)outputs, (void)count;
+  ++delivered;
+  if (error) LATE_CHECK(mf_status_code(error) == MF_INTERRUPTED);
+  if (error && strstr(mf_status_message(error), "the process ends")) ++given_up;
+}
+
+static void wait_late(void) {
+  alarm(60);
+  LATE_CHECK(mf_session_sync(late_session) == NULL);
+  LATE_CHECK(delivered == launched && given_up > 0);
+  mf_bytes* bytes = NULL;
+  LATE_CHECK(mf_session_save_memory(late_session, &bytes) == NULL);
+  LATE_CHECK(mf_bytes_size(bytes) > 0 && mf_bytes_free(bytes) == MF_OK);
+  LATE_CHECK(mf_session_close(late_session) == MF_OK);
+}
+
+static void train_late(void) {
+  alarm(60);
+  const mf_array in = mf_floats(late_x, 64 * 512);
+  float loss;
+  mf_array out = mf_floats(&loss, 1);
+  mf_run run = 0;
+  LATE_CHECK(is_too_late(mf_job_call(late_job, &in, 1, &out, 1)));
+  LATE_CHECK(is_too_late(mf_job_call_for(late_job, &in, 1, &out, 1, -1)));
+  LATE_CHECK(is_too_late(mf_job_launch(late_job, &in, 1, note, NULL, &run)));
+  LATE_CHECK(is_too_late(mf_session_load_text(late_session, kTrain, strlen(kTrain), "train.lua")));
+  mf_session* another = NULL;
+  LATE_CHECK(is_too_late(mf_session_open(NULL, &another)));
+}
+
+static void exit_with_late(void (*late)(void)) {
+  CHECK(atexit(late) == 0);
+  for (int i = 0; i < 64 * 512; ++i) late_x[i] = 0.1f;
+  MUST(mf_session_open(NULL, &late_session));
+  MUST(mf_session_load_text(late_session, kTrain, strlen(kTrain), "train.lua"));
+  MUST(mf_job_find(late_session, "train", &late_job));
+  const mf_array in = mf_floats(late_x, 64 * 512);
+  float loss;
+  mf_array out = mf_floats(&loss, 1);
+  MUST(mf_job_call(late_job, &in, 1, &out, 1));
+  while (late == wait_late) {
+    mf_status* status = mf_job_call_async(late_job, &in, 1, note, NULL);
+    if (mf_status_code(status) == MF_BUSY) {
+      mf_status_free(status);
+      break;
+    }
+    MUST(status);
+    ++launched;
+  }
+  exit(0);
+}
+
 /* Exits so long after a thread has begun with the first product of the process. */
 static void exit_in_first_call(useconds_t delay_us) {
   pthread_t thread;
@@ -78,6 +155,8 @@ int main(int argc, char** argv) {
     while (steps < 200) usleep(1000);
     exit(0);
   }
+  if (argc == 3 && strcmp(argv[2], "waits") == 0) exit_with_late(wait_late);
+  if (argc == 3 && strcmp(argv[2], "trains") == 0) exit_with_late(train_late);
   mf_session* session = NULL;
   mf_job *job = NULL, *predict = NULL;
   mf_prepared* prepared = NULL;
