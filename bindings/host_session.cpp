@@ -343,9 +343,16 @@ void HostSession::close() {
 
 // ---- its thread ------------------------------------------------------------------------------------------------
 
+uint64_t thread_number() noexcept {
+  static std::atomic<uint64_t> last{0};
+  static thread_local uint64_t number = 0;
+  if (number == 0) number = ++last;
+  return number;
+}
+
 const char* HostSession::why_not_owner() const {
   if (!is_here()) return "the session stayed with the process that forked; open one of this process's own";
-  if (owner_.load(std::memory_order_relaxed) == std::thread::id())
+  if (owner_.load(std::memory_order_relaxed) == 0)
     return "the session has been handed over, and belongs to the thread that takes it over next";
   return "the session belongs to another thread, which has not handed it over";
 }
@@ -367,14 +374,13 @@ void HostSession::hand_over() {
            "hand the session over when that has returned");
   recycle_for({});  // this thread may still drop small arrays, those of prepared calls
   if (state_->newest) state_->newest->device().rest();
-  owner_.store({}, std::memory_order_release);
+  owner_.store(0, std::memory_order_release);
 }
 
 bool HostSession::take_over() noexcept {
-  std::thread::id owner;  // none
-  const std::thread::id self = std::this_thread::get_id();
-  if (!is_here() || !owner_.compare_exchange_strong(owner, self, std::memory_order_acquire)) return false;
-  recycle_for(self);
+  uint64_t owner = 0;
+  if (!is_here() || !owner_.compare_exchange_strong(owner, thread_number(), std::memory_order_acquire)) return false;
+  recycle_for(std::this_thread::get_id());
   return true;
 }
 

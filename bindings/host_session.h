@@ -20,6 +20,9 @@ namespace moonflow::host {
 
 class LuaMemory;
 
+// A number of its own for each thread of the process, from 1: the id of one that has ended the system gives to another.
+uint64_t thread_number() noexcept;
+
 class HostSession : public std::enable_shared_from_this<HostSession> {
  public:
   explicit HostSession(const mf_session_options& options);
@@ -34,7 +37,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   bool delivering();
   // Not in a callback, nor below a function of a state that would be gone when it goes on.
   bool may_close() { return !delivering() && !(owned_ != nullptr && inside_lua()); }
-  bool is_owner() const { return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id() && is_here(); }
+  bool is_owner() const { return owner_.load(std::memory_order_relaxed) == thread_number() && is_here(); }
   // Refuses other threads, and a session that is closed.
   void require_owner() const;
   // Owner thread, with nothing of the session or its lua_State under way on it.
@@ -120,7 +123,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   bool inside_lua() const;
   void recycle_for(std::thread::id owner);
 
-  std::atomic<std::thread::id> owner_{std::this_thread::get_id()};  // the id of no thread: handed over
+  std::atomic<uint64_t> owner_{thread_number()};  // 0: handed over
   uint32_t process_ = Executor::process();
   std::shared_ptr<HostMemory> memory_;
   std::shared_ptr<std::atomic<bool>> interrupted_;

@@ -231,6 +231,23 @@ TEST_CASE("a session that nobody has taken over is closed by any thread") {
   CHECK(taken(mf_session_take_over(session)) == MF_INVALID_HANDLE);
 }
 
+TEST_CASE("a session whose thread has ended is not that of a thread which gets its id") {
+  mf_session* session = nullptr;
+  std::thread::id owner, id;
+  std::thread([&] {
+    owner = std::this_thread::get_id();
+    must(mf_session_open(nullptr, &session));
+  }).join();
+  mf_code closed = MF_OK;
+  for (int i = 0; i < 100 && id != owner; ++i)
+    std::thread([&] {
+      id = std::this_thread::get_id();
+      closed = mf_session_close(session);
+    }).join();
+  CHECK(id == owner);
+  CHECK(closed == MF_WRONG_THREAD);
+}
+
 TEST_CASE("a thread that has handed a session over still closes what it made there") {
   Net host;
   mf_job* predict = host.find("predict");
