@@ -1,11 +1,10 @@
 #include "bindings/host_library.h"
 
-#include <dlfcn.h>
-
 #include <filesystem>
 
 #include "bindings/file.h"
 #include "bindings/status.h"
+#include "kernels/run_time_module.h"
 
 extern "C" int luaopen_moonflow_core(lua_State* L);
 
@@ -48,10 +47,8 @@ std::string library_folder(const char* named) {
       refuse(MF_NOT_FOUND, "library_path is '", named, "', and there is no moonflow/init.lua in it");
     return readable(named);
   }
-  Dl_info here{};
   std::error_code none;
-  if (dladdr(reinterpret_cast<const void*>(&luaopen_moonflow_core), &here) != 0 && here.dli_fname) {
-    const fs::path folder = fs::canonical(here.dli_fname, none).parent_path();
+  if (const fs::path folder = own_folder(); !folder.empty()) {
     for (const char* candidate :
          {"lua", "../share/lua/5.1", "../../share/lua/5.1", "../..", "../../../../share/lua/5.1"}) {
       const fs::path found = fs::weakly_canonical(folder / candidate, none);

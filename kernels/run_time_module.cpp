@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #include "engine/error.h"
@@ -14,14 +15,36 @@
 namespace moonflow {
 namespace {
 
-// The folder of the library that this code is in, whatever links led there; empty when it cannot be told.
+// The file that is mapped at an address, by the system's list: lines of first-last, rights, offset, device, number and
+// path. Empty when it cannot be told.
+std::string mapped_at(uintptr_t address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    char* rest = nullptr;
+    const uintptr_t first = std::strtoul(line.c_str(), &rest, 16);
+    const uintptr_t last = *rest == '-' ? std::strtoul(rest + 1, nullptr, 16) : 0;
+    const size_t path = line.find('/');
+    if (first <= address && address < last && path != std::string::npos) return line.substr(path);
+  }
+  return "";
+}
+
+}  // namespace
+
+// The loader knows the library by the name that it was given. Where that begins nowhere, the process may have gone to
+// another folder since.
 std::string own_folder() {
   Dl_info info;
   char path[PATH_MAX];
-  if (!dladdr(reinterpret_cast<void*>(&open_module), &info) || !realpath(info.dli_fname, path)) return "";
+  void* const here = reinterpret_cast<void*>(&open_module);
+  if (!dladdr(here, &info)) return "";
+  const std::string name = *info.dli_fname == '/' ? info.dli_fname : mapped_at(reinterpret_cast<uintptr_t>(here));
+  if (!realpath(name.empty() ? info.dli_fname : name.c_str(), path)) return "";
   const std::string file = path;
   return file.substr(0, file.rfind('/'));
 }
+
+namespace {
 
 void* try_to_open(const std::string& path) { return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); }
 

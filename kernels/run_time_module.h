@@ -4,8 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace moonflow {
+
+// The folder of the library that this code is in, whatever links led there; empty when it cannot be told.
+std::string own_folder();
 
 struct ModuleHead {
   uint32_t version;   // of the table; stands first in every version

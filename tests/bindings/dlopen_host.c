@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "moonflow.h"
@@ -16,7 +17,15 @@ int main(int argc, char** argv) {
   CHECK(strstr(dlerror(), "lua"));
   /* The same VM for all: what docs/embedding.md advises. */
   CHECK(dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD) == vm);
-  void* library = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
+  /* By a path that begins where the process is, which then goes elsewhere, as a game does that starts in its folder. */
+  char* const name = strrchr(argv[2], '/');
+  CHECK(name);
+  *name = 0;
+  CHECK(chdir(argv[2]) == 0);
+  char path[256] = "./";
+  strncat(path, name + 1, sizeof path - 3);
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  CHECK(chdir("/") == 0);
   if (!library) fprintf(stderr, "%s\n", dlerror());
   CHECK(library);
 
