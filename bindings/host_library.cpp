@@ -1,6 +1,7 @@
 #include "bindings/host_library.h"
 
 #include <filesystem>
+#include <string_view>
 
 #include "bindings/file.h"
 #include "bindings/status.h"
@@ -29,6 +30,22 @@ std::string readable(const std::string& folder) {
 void push_library(lua_State* L, const char* name) {
   lua_getglobal(L, name);
   if (!lua_istable(L, -1)) luaL_error(L, "this lua_State lacks Lua's library '%s'; open it before the session", name);
+}
+
+// `require` notes a module before it has run, by a light userdata or a number that Lua does not make, and keeps that
+// where it fails; whoever tries again would be told of a loop. Of the table package.loaded on the top of the stack.
+void forget_failed(lua_State* L) {
+  lua_pushnil(L);
+  while (lua_next(L, -2) != 0) {
+    const int type = lua_type(L, -1);
+    const bool has_failed = (type == LUA_TLIGHTUSERDATA || type == LUA_TNUMBER) && lua_type(L, -2) == LUA_TSTRING &&
+                            std::string_view(lua_tostring(L, -2)).substr(0, 8) == "moonflow";
+    lua_pop(L, 1);
+    if (!has_failed) continue;
+    lua_pushvalue(L, -1);
+    lua_pushnil(L);
+    lua_rawset(L, -4);
+  }
 }
 
 // Of the library `package` on the top of the stack.
@@ -61,6 +78,7 @@ std::string library_folder(const char* named) {
 void push_core(lua_State* L, const std::string& folder, lua::Given& given) {
   push_library(L, "package");
   lua_getfield(L, -1, "loaded");
+  forget_failed(L);
   lua_getfield(L, -1, "moonflow.core");
   lua_remove(L, -2);
   if (!lua_istable(L, -1)) {

@@ -1,8 +1,15 @@
 --- Moonflow: deep learning with job functions. `local flow = require "moonflow"`.
 -- This file puts the table `flow` together; what is in it is defined in the files beside it.
 
--- Whoever could not load it may mend that and try again: `require` has noted a module before it has run.
-if type(package) == "table" and type(package.loaded) == "table" and ... then package.loaded[(...)] = nil end
+-- Whoever could not load it may mend that and try again: `require` notes a module before it has run, by a light
+-- userdata or a number that Lua does not make, and keeps that where it fails.
+if type(package) == "table" and type(package.loaded) == "table" then
+  if ... then package.loaded[(...)] = nil end
+  for name, module in pairs(package.loaded) do
+    local has_failed = type(module) == "userdata" or type(module) == "number"
+    if has_failed and tostring(name):find("^moonflow%.") then package.loaded[name] = nil end
+  end
+end
 
 -- What is used of these is taken while the files are loaded, so that a host may keep them from its scripts afterwards.
 for _, name in ipairs { "debug", "io", "os", "package" } do
