@@ -315,8 +315,8 @@ class Result {
 using Handler = std::function<void(const Result&)>;
 
 // The handlers that wait for their results, and the exceptions that handlers have thrown. A handler moves from one list
-// to the other as it stands, so that an exception is kept even when there is no memory. Owned by the session: a result
-// that never comes because the session closes takes its handler with it.
+// to the other as it stands, so that an exception is kept even when there is no memory. The session clears them when it
+// has closed, so a result that never comes takes its handler with it, though a job may still hold this.
 class Deliveries {
  public:
   struct Waiting {
@@ -332,6 +332,12 @@ class Deliveries {
     return &waiting_.front();
   }
   void forget(Waiting* entry) { waiting_.erase(entry->self); }
+  // No result comes any more. What handlers own may come back here as it ends.
+  void clear() noexcept {
+    std::list<Waiting> waiting, failed;
+    waiting.swap(waiting_);
+    failed.swap(failed_);
+  }
 
   // The mf_result_function of every launch. Exceptions stop here.
   static void deliver(void* user, const mf_status* error, const mf_array* outputs, int32_t count) noexcept {
@@ -505,7 +511,9 @@ class Session {
   }
   Session(Session&& other) noexcept  // as of a Job
       : deliveries_(other.deliveries_), log_(std::move(other.log_)), handle_(std::move(other.handle_)) {}
+  ~Session() { close(); }
   Session& operator=(Session&& other) noexcept {  // the old handle goes before what its callbacks use
+    if (this != &other) close();
     handle_ = std::move(other.handle_);
     log_ = std::move(other.log_);
     deliveries_ = other.deliveries_;
@@ -630,6 +638,10 @@ class Session {
   }
 
   void deliver(mf_status* status) { deliveries_->check(status); }
+
+  void close() noexcept {
+    if (handle_ && mf_session_close(handle_.release()) == MF_OK) deliveries_->clear();
+  }
 
   Type variable(int32_t index) {
     auto type = sized<mf_type>();

@@ -267,6 +267,20 @@ TEST_CASE("a session that ends takes the handlers of what was not delivered with
   CHECK(token.use_count() == 1);
 }
 
+TEST_CASE("the handlers of what was not delivered end with their session, though a job of it lives on") {
+  auto token = std::make_shared<int>(0);
+  auto host = std::make_unique<moonflow::Session>(session());
+  moonflow::Job scale = host->job("scale");
+  scale.launch({Floats{1, 2, 3}}, [token](const moonflow::Result&) {});
+  host.reset();
+  CHECK(token.use_count() == 1);
+  host = std::make_unique<moonflow::Session>(session());
+  scale = host->job("scale");
+  scale.launch({Floats{1, 2, 3}}, [token](const moonflow::Result&) {});
+  *host = session();
+  CHECK(token.use_count() == 1);
+}
+
 TEST_CASE("objects are moved, and end in any order") {
   moonflow::Session first = session();
   moonflow::Session host = std::move(first);
