@@ -459,6 +459,7 @@ mf_status* mf_session_open(const mf_session_options* given, mf_session** session
 }
 
 mf_code mf_session_close(mf_session* handle) {
+  const Uncancelled uncancelled;
   {
     const Pinned<SessionHandle, mf_session> pinned(handle);
     if (!pinned) return MF_INVALID_HANDLE;

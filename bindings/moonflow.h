@@ -11,6 +11,7 @@
  *    without the prefix MOONFLOW_.
  *  - Once the process exits, what would run, load a job or open a session gives MF_INTERRUPTED, and so do runs that
  *    have not begun, to whoever waits for them. What atexit calls may still deliver, read, save and close.
+ *  - A thread that is cancelled (pthread_cancel) in a call ends when that is over.
  *  - Each function is marked with the thread that may call it:
  *      MF_ANY_THREAD    any thread, at any time
  *      MF_OWNER_THREAD  the thread that the session belongs to: the one that opened it, or the last that has taken it

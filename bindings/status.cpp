@@ -88,6 +88,7 @@ mf_status* current_status() noexcept {
 }
 
 mf_status* guarded(void (*body)(void*), void* object) noexcept {
+  const Uncancelled uncancelled;
   const DefaultFloats floats;  // Lua divides by zero where it means infinity
   const KeptThreads kept;
   try {

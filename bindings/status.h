@@ -1,6 +1,8 @@
 // What went wrong, as the C ABI tells it: thrown inside the library, handed out as an mf_status at its edge.
 #pragma once
 
+#include <pthread.h>
+
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -51,6 +53,18 @@ mf_status* status_from(Make&& make) noexcept {
 }
 // The exception being handled, as a status.
 mf_status* current_status() noexcept;
+
+// The calling thread is not cancelled (pthread_cancel) as long as this lives: it would be unwound through what catches
+// everything, which ends the process.
+class Uncancelled {
+ public:
+  Uncancelled() noexcept { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~Uncancelled() { pthread_setcancelstate(before_, nullptr); }
+  Uncancelled(const Uncancelled&) = delete;
+
+ private:
+  int before_;
+};
 
 // Calls `body(object)`, the body of an ABI function. Whatever it throws becomes its status; the host's own loops keep
 // their threads.

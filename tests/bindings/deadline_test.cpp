@@ -1,4 +1,6 @@
 // Calls and runs with a time: waits that end, and runs that are stopped.
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -224,6 +226,32 @@ TEST_CASE("a step of training that is cancelled, or whose time is over, has happ
   host.ok(mf_variable_read(host.session, "System-Train-TrainStep-learn", &count));
   CHECK(steps == std::count(codes.begin(), codes.end(), MF_OK));
   CHECK(mf_job_close(learn) == MF_OK);
+}
+
+TEST_CASE("a thread that is cancelled while it waits ends when the call is over") {
+  std::atomic<bool> waits{false};
+  std::vector<mf_code> codes;
+  std::thread thread([&] {
+    int before = 0;
+    {
+      Slow host;
+      pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);  // but for the call
+      host.launch(host.slow, codes);
+      host.launch(host.slow, codes);
+      waits = true;
+      pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+      mf_status* status = mf_session_sync(host.session);
+      pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+      host.ok(status);
+    }
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+    pthread_testcancel();
+    codes.clear();
+  });
+  while (!waits) std::this_thread::yield();
+  pthread_cancel(thread.native_handle());
+  thread.join();
+  CHECK(codes == std::vector<mf_code>(2, MF_OK));
 }
 
 TEST_CASE("a prepared call is stopped before it changes its state, and without a run nothing happens") {
