@@ -53,14 +53,30 @@ std::vector<Tensor> read_inputs(const HostJob& job, const mf_array* inputs, int3
   return feeds;
 }
 
+// What a job whose arrays may have other shapes gives for these inputs.
+std::vector<NamedValue> outputs_for(const HostJob& job, const std::vector<Tensor>& feeds) {
+  std::vector<NamedValue> outputs;
+  job.session->enter([&](lua_State* L) {
+    luaL_checkstack(L, static_cast<int>(feeds.size()) + 2, "too many arrays");
+    job.session->push_function(L, "outputs");
+    job.push(L);
+    for (const Tensor& feed : feeds) push_tensor(L, feed);
+    lua_call(L, static_cast<int>(feeds.size()) + 1, 1);
+    outputs = read_values(L);
+  });
+  return outputs;
+}
+
 // Before the run, so that a training step is not made for nothing.
-void check_outputs(const HostJob& job, const mf_array* outputs, int32_t count) {
+void check_outputs(const HostJob& job, const std::vector<Tensor>& feeds, const mf_array* outputs, int32_t count) {
   if (count != static_cast<int32_t>(job.outputs.size()))
     refuse(MF_INVALID_ARGUMENT, job.name, ": gives ", job.outputs.size(),
            job.outputs.size() == 1 ? " output, got " : " outputs, got ", count);
   if (outputs == nullptr && count > 0) refuse(MF_INVALID_ARGUMENT, job.name, ": outputs is NULL");
-  for (int32_t i = 0; i < count && !job.dynamic; ++i)
-    check_destination(outputs[i], job.outputs[i].type, output_role(job, i));
+  std::vector<NamedValue> others;
+  if (job.dynamic) others = outputs_for(job, feeds);
+  const std::vector<NamedValue>& given = job.dynamic ? others : job.outputs;
+  for (int32_t i = 0; i < count; ++i) check_destination(outputs[i], given[i].type, output_role(job, i));
 }
 
 // Starts a run and gives its number, or 0 when too much is in flight.
@@ -306,8 +322,8 @@ mf_status* mf_job_call(mf_job* handle, const mf_array* inputs, int32_t input_cou
                        int32_t output_count) {
   return guarded([&] {
     const EnteredJob job(handle);
-    check_outputs(*job, outputs, output_count);
     const std::vector<Tensor> feeds = read_inputs(*job, inputs, input_count);
+    check_outputs(*job, feeds, outputs, output_count);
     std::vector<Tensor> results;
     job->session->enter([&](lua_State* L) {
       luaL_checkstack(L, input_count + output_count + 2, "too many arrays");
@@ -328,10 +344,10 @@ mf_status* mf_job_call_for(mf_job* handle, const mf_array* inputs, int32_t input
     const EnteredJob job(handle);
     if (job->session->delivering())
       refuse(MF_WRONG_STATE, job->name, ": a call with a time delivers, which is not possible inside a callback");
-    check_outputs(*job, outputs, output_count);
+    const std::vector<Tensor> feeds = read_inputs(*job, inputs, input_count);
+    check_outputs(*job, feeds, outputs, output_count);
     Outcome outcome{*job, outputs};
-    if (!outcome.come_by(read_inputs(*job, inputs, input_count), deadline))
-      refuse(MF_TIMED_OUT, job->name, ": is not done after ", max_ms, " ms");
+    if (!outcome.come_by(feeds, deadline)) refuse(MF_TIMED_OUT, job->name, ": is not done after ", max_ms, " ms");
   });
 }
 

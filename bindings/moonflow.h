@@ -247,7 +247,9 @@ MF_EXPORT MF_ANY_THREAD mf_status* mf_job_input(mf_job* job, int32_t index, mf_t
 MF_EXPORT MF_ANY_THREAD mf_status* mf_job_output(mf_job* job, int32_t index, mf_type* type);
 
 /* Runs the job and fills the arrays of `outputs`, which must have the counts and dtypes of the signature. Watches and
- * whatever else becomes ready is delivered before it returns. Inside a callback it waits for its own run only. */
+ * whatever else becomes ready is delivered before it returns. Inside a callback it waits for its own run only. A job
+ * whose input is a list (flow.typing.ListNumpy) takes an array of any shape with as many axes as the signature and at
+ * most as many elements, and gives what it makes of that: arrays of another count are refused before the run. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_call(mf_job* job, const mf_array* inputs, int32_t input_count,
                                                  mf_array* outputs, int32_t output_count);
 /* The same for as long as there is time: it returns when `max_ms` are over, or some microseconds later, whatever the

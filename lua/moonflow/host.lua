@@ -171,16 +171,23 @@ local function type_of(name, dtype, shape)
   return { name = name, dtype = dtype, shape = shape }
 end
 
+local function outputs_of(plan)
+  local outputs, keys = {}, typing.keys(plan.skeleton)
+  for i, result in ipairs(plan.results) do outputs[i] = type_of(keys[i] or result.name, result.dtype, result.shape) end
+  return outputs
+end
+
 --- Inputs and outputs: two lists of { name, dtype, shape (list) }; and whether other shapes may come. What a Dict has
 --- goes by its keys.
 function host.signature(of)
-  local inputs, outputs = {}, {}
+  local inputs = {}
   for i, leaf in ipairs(of.leaves) do inputs[i] = type_of(leaf.name, leaf.placeholder.dtype, leaf.shape) end
-  local keys = typing.keys(of.plan.skeleton)
-  for i, result in ipairs(of.plan.results) do
-    outputs[i] = type_of(keys[i] or result.name, result.dtype, result.shape)
-  end
-  return inputs, outputs, of.dynamic
+  return inputs, outputs_of(of.plan), of.dynamic
+end
+
+--- The outputs of a call with these arrays, where other shapes may come.
+function host.outputs(of, ...)
+  return outputs_of(of:plan_flat(...))
 end
 
 --- Runs a job to its end and gives its results one by one.

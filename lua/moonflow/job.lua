@@ -355,8 +355,8 @@ function Job:__call(...)
   return call_gathered(self, ...)
 end
 
--- The plan for one array per leaf, and the feeds with what the job supplies itself.
-local function take_flat(self, ...)
+-- The plan for one array per leaf, with these as a list, and how many they are.
+local function plan_flat(self, ...)
   local feeds, count = { ... }, select("#", ...)
   if count ~= #self.leaves then
     errors.raise("invalid_argument", self.name .. ": takes " .. #self.leaves .. " arrays, got " .. count)
@@ -364,8 +364,18 @@ local function take_flat(self, ...)
   for i, leaf in ipairs(self.leaves) do
     check_feed(self, leaf, leaf.placeholder.family == "ListNumpy" and { feeds[i] } or feeds[i])
   end
-  local of = plan_for(self, feeds)
+  return plan_for(self, feeds), feeds, count
+end
+
+-- The same plan, and the feeds with what the job supplies itself.
+local function take_flat(self, ...)
+  local of, feeds, count = plan_flat(self, ...)
   return of, unpack(feeds, 1, of:supply(feeds, count))
+end
+
+--- The plan that a run with one array per input would have.
+function Job:plan_flat(...)
+  return (plan_flat(self, ...))
 end
 
 local function run(of, ...)

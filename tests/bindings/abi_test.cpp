@@ -437,6 +437,45 @@ TEST_CASE("a training step whose outputs do not fit is refused before it is made
   CHECK(mf_job_close(job) == MF_OK);
 }
 
+TEST_CASE("a training step on a list, whose outputs do not fit what these inputs give, is refused before it is made") {
+  Host host;
+  host.load(R"(
+local flow = require "moonflow"
+local tp = flow.typing
+flow.global_function { name = "train", type = "train", inputs = { x = tp.ListNumpy.Placeholder({ 4, 3 }) },
+                       returns = tp.ListNumpy } (function(x)
+  local y = flow.layers.dense(x, 1, { name = "out" })
+  flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 }), { momentum = 0 }):minimize(y)
+  return y
+end)
+)");
+  mf_job* job = host.find("train");
+  float x[6] = {1, 2, 3, 4, 5, 6}, y[4] = {}, before[3] = {}, after[3] = {};
+  const int64_t dims[2] = {2, 3};
+  mf_array in = mf_floats(x, 6), out = mf_floats(y, 4), weight = mf_floats(before, 3);
+  in.dims = dims;
+  in.rank = 2;
+  host.ok(mf_variable_read(host.session, "out-weight", &weight));
+  weight = mf_floats(after, 3);
+  for (const double max_ms : {0., 1000.}) {
+    const auto call = [&] {
+      return max_ms > 0 ? mf_job_call_for(job, &in, 1, &out, 1, max_ms) : mf_job_call(job, &in, 1, &out, 1);
+    };
+    out = mf_floats(y, 4);  // as many as the signature says
+    mf_status* status = call();
+    CHECK_THAT(mf_status_message(status), Catch::Contains("has 4 elements, wanted float32 (2, 1) with 2"));
+    CHECK(taken(status) == MF_SHAPE_MISMATCH);
+    host.ok(mf_variable_read(host.session, "out-weight", &weight));
+    CHECK(std::equal(before, before + 3, after));
+    out = mf_floats(y, 2);
+    host.ok(call());
+    host.ok(mf_variable_read(host.session, "out-weight", &weight));
+    CHECK_FALSE(std::equal(before, before + 3, after));
+    std::copy(after, after + 3, before);
+  }
+  CHECK(mf_job_close(job) == MF_OK);
+}
+
 TEST_CASE("warnings go to the host's log and nowhere else") {
   std::vector<std::string> lines;
   mf_session_options options{};
