@@ -238,20 +238,25 @@ using moonflow::Tensor;
 
 namespace {
 
-// The names of all jobs as they are now, which the session keeps.
-const std::vector<std::string>& names_of(HostSession& session) {
-  std::vector<std::string> names;
+// The names of all jobs, which the session keeps: as they are now; where it has `known` ones, as they were when last a
+// name was given to a job, or taken from it.
+const std::vector<std::string>& names_of(HostSession& session, bool known) {
+  HostSession::JobListing fresh;
   session.enter([&](lua_State* L) {
     session.push_function(L, "names");
-    lua_call(L, 0, 1);
-    const int count = static_cast<int>(lua_objlen(L, -1));
+    lua_pushnumber(L, known ? session.jobs.changes : 0);
+    lua_call(L, 1, 2);
+    if (lua_isnil(L, -2)) return;
+    fresh.changes = lua_tonumber(L, -1);
+    const int count = static_cast<int>(lua_objlen(L, -2));
     for (int i = 1; i <= count; ++i) {
-      lua_rawgeti(L, -1, i);
-      names.push_back(lua_tostring(L, -1));
+      lua_rawgeti(L, -2, i);
+      fresh.names.push_back(lua_tostring(L, -1));
       lua_pop(L, 1);
     }
   });
-  return session.job_names = std::move(names);
+  if (fresh.changes > 0) session.jobs = std::move(fresh);
+  return session.jobs.names;
 }
 
 mf_status* count_of(const mf_job* handle, int32_t* count, std::vector<NamedValue> HostJob::*values) {
@@ -291,7 +296,7 @@ mf_status* mf_job_count(mf_session* handle, int32_t* count) {
   return guarded([&] {
     require_out(count, "count");
     const Entered session(handle);
-    *count = static_cast<int32_t>(names_of(*session).size());
+    *count = static_cast<int32_t>(names_of(*session, false).size());
   });
 }
 
@@ -300,7 +305,7 @@ mf_status* mf_job_name(mf_session* handle, int32_t index, const char** name) {
     require_out(name, "name");
     *name = nullptr;
     const Entered session(handle);
-    const std::vector<std::string>& names = names_of(*session);
+    const std::vector<std::string>& names = names_of(*session, index != 0);
     if (index < 0 || index >= static_cast<int32_t>(names.size()))
       refuse(MF_OUT_OF_RANGE, "there are ", names.size(), " jobs, none at index ", index);
     *name = names[static_cast<size_t>(index)].c_str();

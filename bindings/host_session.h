@@ -101,7 +101,12 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   };
   Listing variables;      // owner thread
   std::string last_name;  // what mf_variable_type gave
-  std::vector<std::string> job_names;  // owner thread; what mf_job_name goes through
+  // What mf_job_name goes through.
+  struct JobListing {
+    double changes = 0;  // of the names of jobs, when they were listed; 0: never
+    std::vector<std::string> names;
+  };
+  JobListing jobs;  // owner thread
 
  private:
   using Work = void (*)(lua_State*, void*);

@@ -155,13 +155,17 @@ function host.load(chunk, name)
     return
   end
   local lives_on = closings == closings_before
-  for job_name, earlier in pairs(before) do job.named[job_name] = lives_on and earlier or nil end
+  for job_name, earlier in pairs(before) do job.give_name(job_name, lives_on and earlier or nil) end
   error(problem, 0)
 end
 
 -- ---- jobs ---------------------------------------------------------------------------------------------------------
 
-host.names = job.names
+--- The names of all jobs, and a number that tells their lists apart; nothing where that is the one known.
+function host.names(known)
+  if known == job.changes then return nil end
+  return job.names(), job.changes
+end
 
 function host.find(name)
   return job.find(name)

@@ -46,6 +46,14 @@ end
 --- The newest job of each name, as long as anyone holds it and its session lasts.
 job.named = setmetatable({}, { __mode = "v" })
 
+job.changes = 1  -- of these names, so far; but for jobs that nobody holds any more
+
+--- Lets the name mean that job, or none.
+function job.give_name(name, named)
+  job.named[name] = named
+  job.changes = job.changes + 1
+end
+
 -- All jobs. One that does not train counts its calls, over all of its plans: what it draws depends on that, and on its
 -- name. Of those that have one name each has a number as well, its first use being 1.
 local counted, namesakes = setmetatable({}, { __mode = "k" }), {}
@@ -58,7 +66,7 @@ end)
 local have_ended = false  -- jobs, with a session
 session.on_close(function()
   have_ended = have_ended or next(job.named) ~= nil
-  for name in pairs(job.named) do job.named[name] = nil end
+  for name in pairs(job.named) do job.give_name(name, nil) end
   namesakes = {}
 end)
 
@@ -125,7 +133,7 @@ local function make(spec, name, site, body)
   counted[self], namesakes[name] = true, number or namesakes[name]
   if self.dynamic then self.plans[1] = { signature = self:signature_of(leaves), plan = self.plan } end
   local earlier = job.named[name]
-  job.named[name] = self
+  job.give_name(name, self)
   if job.on_define then job.on_define(self, earlier) end
   return self
 end

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <lua.hpp>
 
 #include <algorithm>
 #include <cstdlib>
@@ -151,6 +152,34 @@ TEST_CASE("a job is found, described and called") {
   CHECK(squares[1] == 16);
   CHECK(same[0] == 5);
   CHECK(mf_job_close(job) == MF_OK);
+}
+
+TEST_CASE("going through the names of jobs lists them once, until there are others") {
+  Host host;
+  host.load(R"(
+local flow = require "moonflow"
+for i = 1, 300 do
+  flow.global_function { name = "job" .. i, inputs = { x = flow.typing.Numpy.Placeholder({ 1 }) },
+                         returns = flow.typing.Numpy } (function(x) return x end)
+end
+jit.off()
+jit.flush()
+)");
+  void* state = nullptr;
+  host.ok(mf_session_lua_state(host.session, &state));
+  static int hundreds;  // of Lua's steps
+  hundreds = 0;
+  lua_sethook(
+      static_cast<lua_State*>(state), [](lua_State*, lua_Debug*) { ++hundreds; }, LUA_MASKCOUNT, 100);
+  const char* name = nullptr;
+  for (int32_t i = 0; i < 300; ++i) host.ok(mf_job_name(host.session, i, &name));
+  lua_sethook(static_cast<lua_State*>(state), nullptr, 0, 0);
+  CHECK(name == std::string("job99"));
+  CHECK(hundreds > 0);
+  CHECK(hundreds < 300);
+  host.load(kPair, "pair.lua");
+  host.ok(mf_job_name(host.session, 300, &name));
+  CHECK(name == std::string("pair"));
 }
 
 TEST_CASE("several callbacks that fail in one poll are all told") {
