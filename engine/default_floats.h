@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cfenv>
+#include <cstdint>
 
 namespace moonflow {
 
@@ -13,16 +14,26 @@ class DefaultFloats {
 #if defined(__x86_64__)
   DefaultFloats() noexcept : before_(__builtin_ia32_stmxcsr()) {
     constexpr unsigned kDefault = 0x1f80, kRaised = 0x3f;  // what has been raised so far changes nothing
+    constexpr uint16_t kOldDefault = 0x37f;
     changes_ = (before_ & ~kRaised) != kDefault;
     if (changes_) __builtin_ia32_ldmxcsr(kDefault);
+    uint16_t old_control;
+    __asm__ volatile("fnstcw %0" : "=m"(old_control));
+    old_changes_ = old_control != kOldDefault;
+    if (old_changes_) __asm__ volatile("fnstenv %0\n\tfldcw %1" : "=m"(old_before_) : "m"(kOldDefault));
   }
   ~DefaultFloats() {
     if (changes_) __builtin_ia32_ldmxcsr(before_);
+    // With what had been raised: what has been raised since would trap as soon as it may.
+    if (old_changes_) __asm__ volatile("fldenv %0" : : "m"(old_before_));
   }
 
  private:
   unsigned before_;
-  bool changes_;
+  bool changes_, old_changes_;
+  struct {
+    uint32_t words[7];
+  } old_before_;  // of the x87, which long double and some of the C library compute with
 #else
   DefaultFloats() noexcept {
     std::fegetenv(&before_);

@@ -71,6 +71,23 @@ constexpr unsigned kFlushes = 1 << 24;
 unsigned float_control() { return __builtin_aarch64_get_fpcr(); }
 void set_float_control(unsigned control) { __builtin_aarch64_set_fpcr(control); }
 #endif
+// The x87 has a control of its own.
+#if defined(__x86_64__)
+constexpr unsigned kOldDefault = 0x37f;
+unsigned old_float_control() {
+  uint16_t control;
+  __asm__ volatile("fnstcw %0" : "=m"(control));
+  return control;
+}
+void raise_old() {
+  volatile long double zero = 0, one = 1;
+  one = one / zero;
+}
+#else
+constexpr unsigned kOldDefault = 0;
+unsigned old_float_control() { return 0; }
+void raise_old() {}
+#endif
 void flush_denormals(bool flush) {
   set_float_control(flush ? float_control() | kFlushes : float_control() & ~kFlushes);
 }
@@ -132,6 +149,8 @@ TEST_CASE("a host may trap what floating point raises, and flush denormal number
   const int before = fegetexcept();
   feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW);
   const int trapped = fegetexcept();  // hardly any processor of ARM can
+  const unsigned old_control = old_float_control();
+  unsigned old_inside = 0;
   flush_denormals(true);
   Floats now, later, prepared_now;
   {
@@ -156,6 +175,8 @@ TEST_CASE("a host may trap what floating point raises, and flush denormal number
     job.launch({x}, [&](const moonflow::Result& result) {
       const auto values = result.output<float>(0);
       later.assign(values.begin(), values.end());
+      old_inside = old_float_control();
+      raise_old();
     });
     session.sync();
     moonflow::Prepared prepared = session.job("now").prepare();
@@ -165,11 +186,14 @@ TEST_CASE("a host may trap what floating point raises, and flush denormal number
     prepared_now.assign(values.begin(), values.end());
   }
   const int after = fegetexcept();
+  const unsigned old_after = old_float_control();
   fedisableexcept(FE_ALL_EXCEPT);
   feenableexcept(before);
   CHECK(flushes_denormals());
   flush_denormals(false);
   CHECK(after == trapped);
+  CHECK(old_after == old_control);
+  CHECK(old_inside == kOldDefault);
   CHECK(now == Floats(40000, 1e-39f));
   CHECK(later == now);
   CHECK(prepared_now == now);
