@@ -1,7 +1,10 @@
 // Variables and checkpoints of the C ABI.
+#include <algorithm>
+
 #include "bindings/host_job.h"
 #include "bindings/lua_module.h"
 #include "bindings/safetensors.h"
+#include "engine/process_end.h"
 
 using namespace moonflow;
 using namespace moonflow::host;
@@ -44,11 +47,14 @@ const std::vector<std::string>& names_listed(HostSession& session) {
   return is_known ? listed.names : names_of(session);
 }
 
-std::vector<NamedValue> variables_of(HostSession& session) {
-  std::vector<NamedValue> values;
+// The names of those to save: as the process ends no first values are computed any more, and what has none is left out.
+std::vector<std::string> names_with_values(HostSession& session) {
+  if (!process_ends()) return names_of(session);
   Variables& variables = session.engine().variables();
-  for (const std::string& name : names_of(session)) values.push_back({name, variables.at(name).type});
-  return values;
+  std::vector<std::string> names = variables.names();
+  const auto has_none = [&](const std::string& name) { return !variables.at(name).initialised(); };
+  names.erase(std::remove_if(names.begin(), names.end(), has_none), names.end());
+  return names;
 }
 
 // `name` lives as long as what the host gets.
@@ -140,8 +146,7 @@ mf_status* mf_session_save_memory(mf_session* handle, mf_bytes** bytes) {
     *bytes = nullptr;
     const Entered session(handle);
     std::map<std::string, Tensor> tensors;
-    for (const NamedValue& value : variables_of(*session))
-      tensors.emplace(value.name, session->engine().read(value.name));
+    for (const std::string& name : names_with_values(*session)) tensors.emplace(name, session->engine().read(name));
     if (tensors.empty()) refuse(MF_WRONG_STATE, "there are no variables to save; load a script that defines jobs");
     Metadata metadata;
     session->enter([&](lua_State* L) {

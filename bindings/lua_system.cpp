@@ -12,6 +12,7 @@
 
 #include "bindings/file.h"
 #include "bindings/lua_module.h"
+#include "engine/process_end.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cuda.h"
@@ -24,6 +25,11 @@ namespace {
 // Seconds since some fixed moment; never steps back.
 int clock(lua_State* L) {
   lua_pushnumber(L, std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  return 1;
+}
+
+int has_begun_to_end(lua_State* L) {
+  lua_pushboolean(L, process_ends());
   return 1;
 }
 
@@ -127,6 +133,7 @@ int make_directory(lua_State* L) {
 
 void add_system(lua_State* L, State& state) {
   static const luaL_Reg kFunctions[] = {{"clock", clock},
+                                        {"process_ends", has_begun_to_end},
                                         {"measure_peak_flops", measure_peak},
                                         {"multiplies_bytes", multiplies_bytes},
                                         {"gpu_devices", gpu_devices},

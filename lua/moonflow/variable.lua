@@ -434,14 +434,16 @@ function variable.reset()
   return #list
 end
 
---- The variables of the session, each with a value: { name = ndarray }, copies.
+--- The variables of the session, each with a value: { name = ndarray }, copies. As the process ends no first values are
+--- computed any more, and a variable without one is left out.
 --- @param slots boolean  with what optimizers remember, and train steps
 function variable.values(slots)
-  variable.initialise()
+  if not core.process_ends() then variable.initialise() end
   local handle, values = session.handle(), {}
   for _, entry in ipairs(handle:variables()) do
     local record = records[entry.name]
-    if slots or not (record and record.system) then values[entry.name] = handle:read(entry.name) end
+    local is_wanted = entry.initialised and (slots or not (record and record.system))
+    if is_wanted then values[entry.name] = handle:read(entry.name) end
   end
   return values
 end

@@ -24,6 +24,10 @@ static const char kTrain[] =
     "  local loss = flow.math.reduce_mean(y ^ 2)\n"
     "  flow.optimizer.Adam(0.001):minimize(loss)\n"
     "  return loss\n"
+    "end)\n"
+    "flow.global_function { name = 'unused', returns = flow.typing.Numpy,\n"
+    "  inputs = { x = flow.typing.Numpy.Placeholder({ 1, 4 }) } } (function(x)\n"
+    "  return flow.layers.dense(x, 2, { name = 'has_no_value_yet' })\n"
     "end)\n";
 
 static atomic_int calls, steps;
@@ -89,6 +93,7 @@ static void wait_late(void) {
   mf_bytes* bytes = NULL;
   LATE_CHECK(mf_session_save_memory(late_session, &bytes) == NULL);
   LATE_CHECK(mf_bytes_size(bytes) > 0 && mf_bytes_free(bytes) == MF_OK);
+  LATE_CHECK(mf_session_save(late_session, "exit_host_checkpoint", 1) == NULL);
   LATE_CHECK(mf_session_close(late_session) == MF_OK);
 }
 
