@@ -56,7 +56,7 @@ class Call {
  private:
   const Function& function_;
   OnnxNode node_;
-  std::string prefix_;  // of names that are this call's alone
+  std::string prefix_;                                  // of names that are this call's alone
   std::unordered_map<std::string, std::string> names_;  // of inputs and outputs
 };
 

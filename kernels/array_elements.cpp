@@ -26,7 +26,8 @@ using IfWhole = std::enable_if_t<std::is_integral_v<T>>;
 
 // exp(x ln 2), whose whole part goes into the exponent as it is, so that powers of two are exact.
 struct Exp2 : Vectorised {
-  template <class T, class = IfFloating<T>> T operator()(T x) const {
+  template <class T, class = IfFloating<T>>
+  T operator()(T x) const {
     constexpr double kShift = 0x1.8p52;  // adding it rounds to an integer, which the lowest bits are then
     constexpr int64_t kBits = 0x1fff, kSign = 0x1000;
     double within = static_cast<double>(x);
@@ -40,18 +41,21 @@ struct Exp2 : Vectorised {
   }
 };
 struct Log2 : Vectorised {
-  template <class T, class = IfFloating<T>> T operator()(T x) const {
+  template <class T, class = IfFloating<T>>
+  T operator()(T x) const {
     return static_cast<T>(elementary::log(static_cast<double>(x)) / 0.69314718055994531);
   }
 };
 struct Log10 : Vectorised {
-  template <class T, class = IfFloating<T>> T operator()(T x) const {
+  template <class T, class = IfFloating<T>>
+  T operator()(T x) const {
     return static_cast<T>(elementary::log(static_cast<double>(x)) / 2.3025850929940459);
   }
 };
 // From the logarithm, with one step of Newton's for the last bits: none from 0 or from what is not finite.
 struct Cbrt : Vectorised {
-  template <class T, class = IfFloating<T>> T operator()(T x) const {
+  template <class T, class = IfFloating<T>>
+  T operator()(T x) const {
     const double size = std::fabs(static_cast<double>(x));
     const double near = elementary::exp(elementary::log(size) / 3);
     const double root = near - (near - size / (near * near)) / 3;
@@ -59,13 +63,20 @@ struct Cbrt : Vectorised {
   }
 };
 struct Trunc : Cheap {
-  template <class T, class = IfFloating<T>> T operator()(T x) const { return std::trunc(x); }
+  template <class T, class = IfFloating<T>>
+  T operator()(T x) const {
+    return std::trunc(x);
+  }
 };
 struct IsFinite : Cheap {
-  template <class T, class = IfFloating<T>> bool operator()(T x) const { return x - x == 0; }
+  template <class T, class = IfFloating<T>>
+  bool operator()(T x) const {
+    return x - x == 0;
+  }
 };
 struct IsInf : Cheap {
-  template <class T, class = IfFloating<T>> bool operator()(T x) const {
+  template <class T, class = IfFloating<T>>
+  bool operator()(T x) const {
     return std::fabs(x) == std::numeric_limits<T>::infinity();
   }
 };
@@ -73,16 +84,26 @@ struct IsInf : Cheap {
 // ---- two inputs ------------------------------------------------------------------------------------------------
 
 struct Fmax : Cheap {
-  template <class T> T operator()(T x, T y) const { return x > y || y != y ? x : y; }
+  template <class T>
+  T operator()(T x, T y) const {
+    return x > y || y != y ? x : y;
+  }
 };
 struct Fmin : Cheap {
-  template <class T> T operator()(T x, T y) const { return x < y || y != y ? x : y; }
+  template <class T>
+  T operator()(T x, T y) const {
+    return x < y || y != y ? x : y;
+  }
 };
 struct Copysign : Cheap {
-  template <class T, class = IfFloating<T>> T operator()(T x, T y) const { return std::copysign(x, y); }
+  template <class T, class = IfFloating<T>>
+  T operator()(T x, T y) const {
+    return std::copysign(x, y);
+  }
 };
 struct Fmod : functor::Near {
-  template <class T> T operator()(T x, T y) const {
+  template <class T>
+  T operator()(T x, T y) const {
     if constexpr (std::is_floating_point_v<T>) {
       return std::fmod(x, y);
     } else {
@@ -95,7 +116,8 @@ struct Fmod : functor::Near {
 };
 // These two in float64, so that no step of theirs is too large for the dtype.
 struct Hypot : Vectorised {
-  template <class T, class = IfFloating<T>> T operator()(T x, T y) const {
+  template <class T, class = IfFloating<T>>
+  T operator()(T x, T y) const {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     const double width = std::fabs(static_cast<double>(x)), height = std::fabs(static_cast<double>(y));
     const double more = functor::Maximum{}(width, height), less = functor::Minimum{}(width, height);
@@ -104,7 +126,8 @@ struct Hypot : Vectorised {
   }
 };
 struct Logaddexp : Vectorised {
-  template <class T, class = IfFloating<T>> T operator()(T of_x, T of_y) const {
+  template <class T, class = IfFloating<T>>
+  T operator()(T of_x, T of_y) const {
     const double x = static_cast<double>(of_x), y = static_cast<double>(of_y);
     const double apart = x == y ? 0.0 : std::fabs(x - y);  // equal infinities are 0 apart
     return static_cast<T>(functor::Maximum{}(x, y) + elementary::log1p(elementary::exp(-apart)));
@@ -112,22 +135,33 @@ struct Logaddexp : Vectorised {
 };
 
 struct BitwiseAnd : Cheap {
-  template <class T, class = IfWhole<T>> T operator()(T x, T y) const { return static_cast<T>(x & y); }
+  template <class T, class = IfWhole<T>>
+  T operator()(T x, T y) const {
+    return static_cast<T>(x & y);
+  }
 };
 struct BitwiseOr : Cheap {
-  template <class T, class = IfWhole<T>> T operator()(T x, T y) const { return static_cast<T>(x | y); }
+  template <class T, class = IfWhole<T>>
+  T operator()(T x, T y) const {
+    return static_cast<T>(x | y);
+  }
 };
 struct BitwiseXor : Cheap {
-  template <class T, class = IfWhole<T>> T operator()(T x, T y) const { return static_cast<T>(x ^ y); }
+  template <class T, class = IfWhole<T>>
+  T operator()(T x, T y) const {
+    return static_cast<T>(x ^ y);
+  }
 };
 // By up to 63 places, also of what has fewer bits.
 struct LeftShift : Cheap {
-  template <class T, class = IfWhole<T>> T operator()(T x, T y) const {
+  template <class T, class = IfWhole<T>>
+  T operator()(T x, T y) const {
     return static_cast<T>(static_cast<uint64_t>(x) << (y & 63));
   }
 };
 struct RightShift : Cheap {
-  template <class T, class = IfWhole<T>> T operator()(T x, T y) const {
+  template <class T, class = IfWhole<T>>
+  T operator()(T x, T y) const {
     return static_cast<T>(static_cast<int64_t>(x) >> (y & 63));
   }
 };
@@ -143,12 +177,14 @@ uint64_t divisor(uint64_t x, uint64_t y) {
 }
 uint64_t size_of_whole(int64_t x) { return x < 0 ? -static_cast<uint64_t>(x) : static_cast<uint64_t>(x); }
 struct Gcd {
-  template <class T, class = IfWhole<T>> T operator()(T x, T y) const {
+  template <class T, class = IfWhole<T>>
+  T operator()(T x, T y) const {
     return static_cast<T>(divisor(size_of_whole(x), size_of_whole(y)));
   }
 };
 struct Lcm {
-  template <class T, class = IfWhole<T>> T operator()(T x, T y) const {
+  template <class T, class = IfWhole<T>>
+  T operator()(T x, T y) const {
     const uint64_t a = size_of_whole(x), b = size_of_whole(y), both = divisor(a, b);
     return static_cast<T>(both == 0 ? 0 : a / both * b);
   }
@@ -189,11 +225,11 @@ struct Kind {
 void add(Catalog& catalog, const Row& row, const Kind& kind) {
   OpDef op;
   op.name = row.name;
-  op.doc = text(row.says, " For arrays. No gradient.\n  ", row.formula, "\nshapes: ",
-                kind.two ? "x and y broadcast against each other as in NumPy -> out"
-                         : "x of any shape -> out of the same shape",
-                "\ndtypes: ", kind.dtypes(), kind.is_bool ? " -> int8, 1 for true" : "",
-                kind.two ? "; x and y of one dtype\nerrors: shapes that do not broadcast; two dtypes" : "");
+  op.doc = text(
+      row.says, " For arrays. No gradient.\n  ", row.formula, "\nshapes: ",
+      kind.two ? "x and y broadcast against each other as in NumPy -> out" : "x of any shape -> out of the same shape",
+      "\ndtypes: ", kind.dtypes(), kind.is_bool ? " -> int8, 1 for true" : "",
+      kind.two ? "; x and y of one dtype\nerrors: shapes that do not broadcast; two dtypes" : "");
   op.inputs = {{"x"}};
   if (kind.two) op.inputs.push_back({"y"});
   op.infer = [kind](const OpCall& call) -> std::vector<TensorType> {

@@ -371,7 +371,7 @@ class Part {
         T* const to = result.data + rows.first * result.row + columns.first / result.run * result.apart + within;
         fetch_rows(to, result.row, rows.size(), width);
         if (block.ending == Ending::Add)
-          multiply_tile<R>(rows.size(), width, terms, a, right, to, result.row, Add());
+          multiply_tile<R>(rows.size(), width, terms, a, right, to, result.row, AddWhole());
         else
           multiply_tile<R>(rows.size(), width, terms, a, right, to, result.row, Replace());
       } else {

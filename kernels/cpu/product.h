@@ -23,6 +23,13 @@ struct Add {
     R::at(c) = sum;
   }
 };
+struct AddWhole {  // once it is summed, so that a long sum of many blocks is as exact as a short one
+  static constexpr bool kBeginsFromThere = false;
+  template <class R>
+  void end(const typename R::Vector& sum, typename R::Element* c) const {
+    R::at(c) += sum;
+  }
+};
 struct Descend {  // of float32
   static constexpr bool kBeginsFromThere = false;
   const float& factor;  // in memory: a register that holds it while products are summed is one that they lack
