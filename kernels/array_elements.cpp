@@ -30,14 +30,14 @@ struct Exp2 : Vectorised {
   T operator()(T x) const {
     constexpr double kShift = 0x1.8p52;  // adding it rounds to an integer, which the lowest bits are then
     constexpr int64_t kBits = 0x1fff, kSign = 0x1000;
-    double within = static_cast<double>(x);
+    double within = x == x ? static_cast<double>(x) : 0.0;  // the exponent of a NaN would be any
     within = within > 1025.0 ? 1025.0 : within;
     within = within < -1080.0 ? -1080.0 : within;
     const double shifted = within + kShift, rest = within - (shifted - kShift);
     constexpr double kLn2 = 0x1.62e42fefa39efp-1, kLost = 0x1.abc9e3b39803fp-56;
     elementary::Exponential<double> e = elementary::exponential(rest * kLn2, rest * kLost);
     e.exponent += ((elementary::bits_of(shifted) & kBits) ^ kSign) - kSign;
-    return static_cast<T>(elementary::whole(e));
+    return x == x ? static_cast<T>(elementary::whole(e)) : x;
   }
 };
 struct Log2 : Vectorised {

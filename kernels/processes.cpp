@@ -56,7 +56,7 @@ const mpi::Module& module() {
 }  // namespace
 
 Processes& processes() {
-  static Alone alone;
+  static Alone& alone = *new Alone;  // what the exit of the process calls may still ask it
   Processes* const others = joined;
   return others ? *others : alone;
 }

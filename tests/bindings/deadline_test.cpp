@@ -228,6 +228,7 @@ TEST_CASE("a step of training that is cancelled, or whose time is over, has happ
   CHECK(mf_job_close(learn) == MF_OK);
 }
 
+#if !defined(__SANITIZE_ADDRESS__)  // which does not see that the frames of a cancelled thread are gone
 TEST_CASE("a thread that is cancelled while it waits ends when the call is over") {
   std::atomic<bool> waits{false};
   std::vector<mf_code> codes;
@@ -253,6 +254,7 @@ TEST_CASE("a thread that is cancelled while it waits ends when the call is over"
   thread.join();
   CHECK(codes == std::vector<mf_code>(2, MF_OK));
 }
+#endif
 
 TEST_CASE("a prepared call is stopped before it changes its state, and without a run nothing happens") {
   Host host;
