@@ -38,10 +38,11 @@ void forget_failed(lua_State* L) {
   lua_pushnil(L);
   while (lua_next(L, -2) != 0) {
     const int type = lua_type(L, -1);
-    const bool has_failed = (type == LUA_TLIGHTUSERDATA || type == LUA_TNUMBER) && lua_type(L, -2) == LUA_TSTRING &&
-                            std::string_view(lua_tostring(L, -2)).substr(0, 8) == "moonflow";
+    const bool is_note = type == LUA_TLIGHTUSERDATA || type == LUA_TNUMBER;
     lua_pop(L, 1);
-    if (!has_failed) continue;
+    if (!is_note || lua_type(L, -1) != LUA_TSTRING) continue;
+    const std::string_view name = lua_tostring(L, -1);
+    if (name != "moonflow" && name.substr(0, 9) != "moonflow.") continue;
     lua_pushvalue(L, -1);
     lua_pushnil(L);
     lua_rawset(L, -4);

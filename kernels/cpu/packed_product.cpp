@@ -301,8 +301,7 @@ class Part {
   Part(const Work<T>& work, const Range& rows, const Range& columns, T* scratch)
       : work_(work), rows_(rows), columns_(columns), tiles_(divide_up(rows.size(), kTileRows<R>)), left_(scratch) {
     right_ = scratch + tiles_ * kLeftLanes<R> * std::min(work.sizes.inner, kBlockTerms);
-    // Rows that are a multiple of 2 KiB apart share few sets of the nearest cache.
-    constexpr int64_t kApart = 2048 / sizeof(float);
+    constexpr int64_t kApart = 512;  // rows that are a multiple of so many numbers apart share few sets of a cache
     const bool lies_well = work.a.terms.inner_step == 1 && work.a.lanes.inner_step % kApart != 0;
     reads_left_ = work.a.is_matrix() && (lies_well || divide_up(columns.size(), kLanes) <= kFewReads);
   }

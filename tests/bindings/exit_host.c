@@ -32,15 +32,19 @@ static const char kTrain[] =
 
 static atomic_int calls, steps;
 
+static void open_training(mf_session** session, mf_job** job, float* x) {
+  for (int i = 0; i < 64 * 512; ++i) x[i] = 0.1f; /* of zeros another kernel takes care */
+  MUST(mf_session_open(NULL, session));
+  MUST(mf_session_load_text(*session, kTrain, strlen(kTrain), "train.lua"));
+  MUST(mf_job_find(*session, "train", job));
+}
+
 static void* train(void* unused) {
   (void)unused;
   float x[64 * 512];
-  for (int i = 0; i < 64 * 512; ++i) x[i] = 0.1f; /* of zeros another kernel takes care */
   mf_session* session = NULL;
   mf_job* job = NULL;
-  MUST(mf_session_open(NULL, &session));
-  MUST(mf_session_load_text(session, kTrain, strlen(kTrain), "train.lua"));
-  MUST(mf_job_find(session, "train", &job));
+  open_training(&session, &job, x);
   const mf_array in = mf_floats(x, 64 * 512);
   float loss;
   mf_array out = mf_floats(&loss, 1);
@@ -113,10 +117,7 @@ static void train_late(void) {
 
 static void exit_with_late(void (*late)(void)) {
   CHECK(atexit(late) == 0);
-  for (int i = 0; i < 64 * 512; ++i) late_x[i] = 0.1f;
-  MUST(mf_session_open(NULL, &late_session));
-  MUST(mf_session_load_text(late_session, kTrain, strlen(kTrain), "train.lua"));
-  MUST(mf_job_find(late_session, "train", &late_job));
+  open_training(&late_session, &late_job, late_x);
   const mf_array in = mf_floats(late_x, 64 * 512);
   float loss;
   mf_array out = mf_floats(&loss, 1);
