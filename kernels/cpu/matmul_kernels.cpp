@@ -28,10 +28,7 @@ void finish_rows(const Product& sizes, Finish finish, const T* bias, T* out) {
                [=](int64_t first, int64_t last) {
                  for (int64_t i = first; i < last; ++i) {
                    T* row = out + i * sizes.columns;
-                   for (int64_t j = 0; j < sizes.columns; ++j) {
-                     const T y = finish.bias ? row[j] + bias[j] : row[j];
-                     row[j] = finish.relu && y < 0 ? T(0) : y;
-                   }
+                   finish_row(row, sizes.columns, finish.bias ? bias : nullptr, finish.relu, row);
                  }
                });
 }

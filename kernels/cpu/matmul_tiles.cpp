@@ -179,13 +179,8 @@ struct Panels {
 inline void finish_tile(const Panels& work, const float* tile, int64_t tile_row, int64_t rows, int64_t width, int64_t i,
                         int64_t j) {
   for (int64_t row = 0; row < rows; ++row) {
-    const float* from = tile + row * tile_row;
-    float* to = work.out + (i + row) * work.sizes.columns + j;
-#pragma GCC ivdep
-    for (int64_t c = 0; c < width; ++c) {
-      const float y = work.bias ? from[c] + work.bias[j + c] : from[c];
-      to[c] = work.relu && y < 0 ? 0 : y;
-    }
+    finish_row(tile + row * tile_row, width, work.bias ? work.bias + j : nullptr, work.relu,
+               work.out + (i + row) * work.sizes.columns + j);
   }
 }
 

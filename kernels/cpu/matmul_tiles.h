@@ -10,6 +10,17 @@ namespace moonflow::cpu {
 // A part of a product this small is over before a second thread would be at work, and on a busy machine much sooner.
 constexpr int64_t kPartFlops = 500'000;
 
+// A row of a product with the bias of its columns, unless that is nullptr, and 0 instead of what is negative with
+// `relu`; `to` may be where the row is.
+template <class T>
+inline void finish_row(const T* row, int64_t count, const T* bias, bool relu, T* to) {
+#pragma GCC ivdep
+  for (int64_t j = 0; j < count; ++j) {
+    const T y = bias ? row[j] + bias[j] : row[j];
+    to[j] = relu && y < 0 ? T(0) : y;
+  }
+}
+
 // The product a b^T, plus a bias per column unless that is nullptr, and 0 instead of what is negative with `relu`. The
 // columns of b^T stand side by side: `panels` holds element (j, k) of b, which is (columns, inner), at
 //   (j / kPanelLanes * inner + k) * kPanelLanes + j % kPanelLanes,

@@ -234,13 +234,10 @@ enum class Ending { Replace, Add, Descend };
 template <class T>
 inline void finish(const PackedResult<T>& result, const Range& rows, const Range& columns) {
   if (!result.bias && !result.relu) return;
+  const T* const bias = result.bias ? result.bias + columns.first : nullptr;
   for (int64_t i = rows.first; i < rows.last; ++i) {
-    T* const to = result.data + i * result.row;
-#pragma GCC ivdep
-    for (int64_t j = columns.first; j < columns.last; ++j) {
-      const T y = result.bias ? to[j] + result.bias[j] : to[j];
-      to[j] = result.relu && y < 0 ? T(0) : y;
-    }
+    T* const row = result.data + i * result.row + columns.first;
+    finish_row(row, columns.size(), bias, result.relu, row);
   }
 }
 
