@@ -97,11 +97,13 @@ Gradients xlogy_grad(Term dy, Term x, Term y, Term) { return {dy * reads_y(x).op
 
 // Ops that are not here have no gradient.
 Rule rule_of(const std::string& name) {
-  static const std::map<std::string, Rule> rules = {
-      {"add", add_grad}, {"subtract", subtract_grad}, {"multiply", multiply_grad}, {"divide", divide_grad},
-      {"mod", mod_grad}, {"pow", pow_grad}, {"atan2", atan2_grad}, {"maximum", maximum_grad},
-      {"minimum", minimum_grad}, {"squared_difference", squared_difference_grad}, {"xdivy", xdivy_grad},
-      {"xlogy", xlogy_grad}};
+  static const auto& rules =
+      *new std::map<std::string, Rule>{{"add", add_grad},           {"subtract", subtract_grad},
+                                       {"multiply", multiply_grad}, {"divide", divide_grad},
+                                       {"mod", mod_grad},           {"pow", pow_grad},
+                                       {"atan2", atan2_grad},       {"maximum", maximum_grad},
+                                       {"minimum", minimum_grad},   {"squared_difference", squared_difference_grad},
+                                       {"xdivy", xdivy_grad},       {"xlogy", xlogy_grad}};
   const auto found = rules.find(name);
   return found == rules.end() ? nullptr : found->second;
 }

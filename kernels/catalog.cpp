@@ -75,7 +75,8 @@ std::shared_ptr<const Catalog> make_catalog() {
 }  // namespace
 
 std::shared_ptr<const Catalog> all_ops() {
-  static const std::shared_ptr<const Catalog> catalog = make_catalog();
+  // Never destroyed, as no table is that it is made by: another thread may still ask for it when the process ends.
+  static const auto& catalog = *new std::shared_ptr<const Catalog>(make_catalog());
   return catalog;
 }
 

@@ -20,10 +20,10 @@ void check_dtype(Dtypes dtypes, const TensorType& type) {
 }
 
 NarrowUse narrow_use(const std::string& name) {
-  static const std::set<std::string> follow = {
-      "abs",  "add",     "clip_by_value", "elu",      "gelu",    "hardsigmoid", "hardswish",  "hardtanh", "leaky_relu",
-      "maximum", "minimum", "mish",        "multiply", "negative", "relu",       "relu6",      "sigmoid",  "softplus",
-      "subtract", "swish",  "tanh"};
+  static const auto& follow = *new std::set<std::string>{
+      "abs",      "add",        "clip_by_value", "elu",      "gelu",     "hardsigmoid", "hardswish",
+      "hardtanh", "leaky_relu", "maximum",       "minimum",  "mish",     "multiply",    "negative",
+      "relu",     "relu6",      "sigmoid",       "softplus", "subtract", "swish",       "tanh"};
   return follow.count(name) > 0 ? follows_off_cpu() : NarrowUse{};
 }
 

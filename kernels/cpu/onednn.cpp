@@ -95,7 +95,7 @@ struct Tag {
 
 // Those with blocks.
 const std::vector<Tag>& tags() {
-  static const std::vector<Tag> known = [] {
+  static const auto& known = *new std::vector<Tag>([] {
     std::vector<Tag> result;
     for (int i = dnnl_format_tag_any + 1; i < dnnl_format_tag_last; ++i) {
       const std::string name = dnnl_fmt_tag2str(static_cast<dnnl_format_tag_t>(i));
@@ -111,7 +111,7 @@ const std::vector<Tag>& tags() {
       if (at == name.size() && !tag.blocks.empty()) result.push_back(std::move(tag));
     }
     return result;
-  }();
+  }());
   return known;
 }
 

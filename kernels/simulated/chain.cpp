@@ -34,7 +34,7 @@ struct ChainStep {
 
 // What lies between two steps is a piece of scratch; the last one writes the result.
 Launch prepare(const Kernels& kernels, KernelCall& call) {
-  static const auto links = make_links();
+  static const auto& links = *new auto(make_links());  // as the catalog
   const TensorType& out = call.outputs[0];
   const auto leaves = static_cast<size_t>(std::count(call.present.begin(), call.present.end(), true));
   std::vector<ChainStep> steps;

@@ -1,7 +1,7 @@
 /* A host that forgets to close, with runs in flight and a prepared call, and with threads that go on to train in
- * sessions of their own, or make the process's first product; or with a function for atexit of its own, older than the
- * session, that goes on to wait or to train. It must end, and with its own code.
- * usage: exit_host jobs.lua [exit|threads|first|waits|trains] */
+ * sessions of their own, make the process's first product, or open sessions; or with a function for atexit of its own,
+ * older than the session, that goes on to wait or to train. It must end, and with its own code.
+ * usage: exit_host jobs.lua [exit|threads|first|opens|waits|trains] */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -15,7 +15,6 @@ static void ignore(void* user, const mf_status* error, const mf_array* outputs, 
   (void)user, (void)error, (void)outputs, (void)count;
 }
 
-/* A job whose products are oneDNN's, which frees what it has made when the process exits. */
 static const char kTrain[] =
     "local flow = require 'moonflow'\n"
     "flow.global_function { name = 'train', type = 'train', returns = flow.typing.Numpy,\n"
@@ -58,6 +57,17 @@ static void* train(void* unused) {
     }
     ++steps;
   }
+}
+
+static void* open_sessions(void* unused) {
+  (void)unused;
+  for (;;) {
+    mf_session* session = NULL;
+    mf_status_free(mf_session_open(NULL, &session)); /* which it may refuse, as the process ends */
+    mf_session_close(session);
+    ++calls;
+  }
+  return NULL;
 }
 
 /* ---- what a host does in a function for atexit ---- */
@@ -134,10 +144,10 @@ static void exit_with_late(void (*late)(void)) {
   exit(0);
 }
 
-/* Exits so long after a thread has begun with the first product of the process. */
-static void exit_in_first_call(useconds_t delay_us) {
+/* Exits so long after threads have begun to call. */
+static void exit_beside(void* (*body)(void*), int count, useconds_t delay_us) {
   pthread_t thread;
-  CHECK(pthread_create(&thread, NULL, train, NULL) == 0);
+  for (int i = 0; i < count; ++i) CHECK(pthread_create(&thread, NULL, body, NULL) == 0);
   while (calls == 0) usleep(100);
   usleep(delay_us);
   exit(7);
@@ -145,10 +155,11 @@ static void exit_in_first_call(useconds_t delay_us) {
 
 int main(int argc, char** argv) {
   CHECK(argc >= 2);
-  if (argc == 3 && strcmp(argv[2], "first") == 0) {
+  const int is_first = argc == 3 && strcmp(argv[2], "first") == 0, opens = argc == 3 && strcmp(argv[2], "opens") == 0;
+  if (is_first || opens) {
     for (useconds_t delay_us = 0; delay_us <= 40000; delay_us += 2000) {
       const pid_t child = fork();
-      if (child == 0) exit_in_first_call(delay_us);
+      if (child == 0) exit_beside(opens ? open_sessions : train, opens ? 4 : 1, delay_us);
       int status;
       CHECK(child > 0 && waitpid(child, &status, 0) == child);
       CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
