@@ -28,16 +28,21 @@ inline void dot(int64_t inner, const typename R::Element* a, const typename R::E
   for (int j = 0; j < count; ++j) out[j] = static_cast<T>(sums[j]);
 }
 
-// sums[j] += sum of `count` neighbouring rows of b, `columns` long, each times its number of a.
-template <int count, class T>
-inline void add_rows(int64_t width, const T* a, const T* b, int64_t columns, T* sums) {
-  T factors[count];
-  std::copy_n(a, count, factors);
+// For each of kRows rows of sums, sums[j] += sum of kTerms neighbouring rows of b, each times its number of a.
+template <int kRows, int kTerms, class T>
+inline void add_terms(int64_t width, const T* a, int64_t a_row, int64_t a_step, const T* b, int64_t columns, T* sums) {
+  T factors[kRows][kTerms];
+  for (int i = 0; i < kRows; ++i)
+    for (int k = 0; k < kTerms; ++k) factors[i][k] = a[i * a_row + k * a_step];
 #pragma GCC ivdep
   for (int64_t j = 0; j < width; ++j) {
-    T sum = factors[0] * b[j];
-    for (int k = 1; k < count; ++k) sum += factors[k] * b[k * columns + j];
-    sums[j] += sum;
+    T right[kTerms];
+    for (int k = 0; k < kTerms; ++k) right[k] = b[k * columns + j];
+    for (int i = 0; i < kRows; ++i) {
+      T sum = factors[i][0] * right[0];
+      for (int k = 1; k < kTerms; ++k) sum += factors[i][k] * right[k];
+      sums[i * columns + j] += sum;
+    }
   }
 }
 
@@ -96,34 +101,50 @@ void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const T* a,
 }
 
 template <class T>
-void multiply_row(int64_t columns, int64_t inner, const T* a, const T* b, T* out) {
+void multiply_rows_across(const Product& sizes, const T* a, const T* b, T* out) {
   constexpr int64_t kTogether = 4096, kLeastColumns = 64;  // sums, which lie in a near cache while rows of b go by
-  const int64_t grain = std::max(kLeastColumns, kWideGrain / std::max<int64_t>(1, inner));
+  const int64_t rows = sizes.rows, columns = sizes.columns, inner = sizes.inner;
+  const int64_t a_row = sizes.transpose_a ? 1 : inner, a_step = sizes.transpose_a ? rows : 1;
+  const int64_t grain = std::max(kLeastColumns, kWideGrain / std::max<int64_t>(1, inner * rows));
   const bool is_long = inner > kPiece;
   parallel_for(columns, grain, [=](int64_t first, int64_t last) {
     widest([=] {
-      double totals[kTogether];
-      for (int64_t begin = first; begin < last; begin += kTogether) {
-        const int64_t width = std::min(kTogether, last - begin);
-        T* const sums = out + begin;
-        std::fill_n(totals, is_long ? width : 0, 0.0);
-        for (int64_t piece = 0; piece < inner; piece += kPiece) {
-          const int64_t end = std::min(inner, piece + kPiece);
-          std::fill_n(sums, width, T(0));
-          int64_t k = piece;
-          for (; k + 4 <= end; k += 4) add_rows<4>(width, a + k, b + k * columns + begin, columns, sums);
-          for (; k < end; ++k) add_rows<1>(width, a + k, b + k * columns + begin, columns, sums);
-          for (int64_t j = 0; is_long && j < width; ++j) totals[j] += static_cast<double>(sums[j]);
+      with_count<kRowsAcross>(rows, [=](auto count) {
+        constexpr int kRows = decltype(count)::value;
+        const auto each_row = [=](int64_t begin, int64_t width, const auto& body) {
+          for (int i = 0; i < kRows; ++i) body(i * width, out + i * columns + begin);
+        };
+        double totals[kTogether];
+        for (int64_t begin = first; begin < last; begin += kTogether / kRows) {
+          const int64_t width = std::min(kTogether / kRows, last - begin);
+          std::fill_n(totals, is_long ? kRows * width : 0, 0.0);
+          for (int64_t piece = 0; piece < inner; piece += kPiece) {
+            const int64_t end = std::min(inner, piece + kPiece);
+            each_row(begin, width, [=](int64_t, T* sums) { std::fill_n(sums, width, T(0)); });
+            const auto add = [=](auto terms, int64_t k) {
+              add_terms<kRows, decltype(terms)::value>(width, a + k * a_step, a_row, a_step, b + k * columns + begin,
+                                                       columns, out + begin);
+            };
+            constexpr int kTerms = kRows == kRowsAcross ? 4 : 8;  // whose factors stay in registers
+            int64_t k = piece;
+            for (; k + kTerms <= end; k += kTerms) add(std::integral_constant<int, kTerms>(), k);
+            for (; k < end; ++k) add(std::integral_constant<int, 1>(), k);
+            each_row(begin, width, [&](int64_t at, const T* sums) {
+              for (int64_t j = 0; is_long && j < width; ++j) totals[at + j] += static_cast<double>(sums[j]);
+            });
+          }
+          each_row(begin, width, [&](int64_t at, T* sums) {
+            for (int64_t j = 0; is_long && j < width; ++j) sums[j] = static_cast<T>(totals[at + j]);
+          });
         }
-        for (int64_t j = 0; is_long && j < width; ++j) sums[j] = static_cast<T>(totals[j]);
-      }
+      });
     });
   });
 }
 
 template void multiply_few_rows(int64_t, int64_t, int64_t, const float*, const float*, float*, bool);
 template void multiply_few_rows(int64_t, int64_t, int64_t, const double*, const double*, double*, bool);
-template void multiply_row(int64_t, int64_t, const float*, const float*, float*);
-template void multiply_row(int64_t, int64_t, const double*, const double*, double*);
+template void multiply_rows_across(const Product&, const float*, const float*, float*);
+template void multiply_rows_across(const Product&, const double*, const double*, double*);
 
 }  // namespace moonflow::cpu

@@ -1,9 +1,10 @@
-// Products small and large, of stacks, of few rows or few columns, in private layouts, mostly of zeros: each has a
-// kernel that is fastest for it, own or of oneDNN.
+// Products small and large, of stacks, of few rows or few columns, in private layouts, mostly of zeros: each has the
+// kernel that is fastest for it.
 #include "kernels/cpu/matmul_kernels.h"
 
-#include "engine/process_end.h"
 #include "kernels/catalog.h"
+#include "kernels/cpu/blocked.h"
+#include "kernels/cpu/device.h"
 #include "kernels/cpu/matmul_bfloat16.h"
 #include "kernels/cpu/matmul_few_rows.h"
 #include "kernels/cpu/matmul_quantized.h"
@@ -12,14 +13,11 @@
 #include "kernels/cpu/matmul_tiles.h"
 #include "kernels/cpu/narrow.h"
 #include "kernels/cpu/packed_product.h"
-#include "kernels/cpu/primitive.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/types.h"
 
 namespace moonflow::cpu {
 namespace {
-
-using dnnl::memory;
 
 template <class T>
 void finish_rows(const Product& sizes, Finish finish, const T* bias, T* out) {
@@ -58,8 +56,7 @@ Launch prepare_packed(const Product& product, Finish finish, KernelCall& call) {
   };
 }
 
-// Up to this many rows the product is bound by reading b once, and kernels that pack nothing are up to four times
-// faster than the matmul primitive; from 16 rows on it is the other way round.
+// Up to this many rows the product is bound by reading b once, along its rows where it can.
 constexpr int64_t kFewRows = 8;
 // So many weights have to be read for it that fewer bytes of each pay.
 constexpr int64_t kLeastWeights = 1 << 15;
@@ -99,68 +96,8 @@ Launch prepare_few_rows(const Product& sizes, Finish finish) {
     });
   };
   if (read.rows <= kFewRows && is_along_rows(read)) return launch(along_rows<T>(read));
-  if (read.rows > 1 || read.columns < kLeastColumns) return {};
-  return launch([read](const T* a, const T* b, T* out, void*) { multiply_row(read.columns, read.inner, a, b, out); });
-}
-
-void multiply_across(const Product& sizes, const float* a, const float* b, float* out) {
-  const dnnl::status status =
-      dnnl::sgemm(sizes.transpose_a ? 'T' : 'N', sizes.transpose_b ? 'T' : 'N', sizes.rows, sizes.columns, sizes.inner,
-                  1.0f, a, sizes.transpose_a ? sizes.rows : sizes.inner, b,
-                  sizes.transpose_b ? sizes.inner : sizes.columns, 0.0f, out, sizes.columns);
-  require(status == dnnl::status::success, ErrorCode::Unsupported, "oneDNN could not multiply, status ",
-          static_cast<int>(status));
-}
-
-// oneDNN makes its kernels in the first product of this kind, so that belongs where a plan is prepared: in a launch it
-// would allocate, and might do so while the process ends, which destroys them.
-void make_kernels_for(const Product& sizes) {
-  constexpr int64_t kMost = 32;
-  Product small = sizes;
-  for (int64_t* size : {&small.rows, &small.columns, &small.inner}) *size = std::min(*size, kMost);
-  const std::vector<float> zeros(kMost * kMost);
-  std::vector<float> out(kMost * kMost);
-  multiply_across(small, zeros.data(), zeros.data(), out.data());
-  exit_waits_from_here();  // at once: an exit beside the rest of the preparation would destroy them under its product
-}
-
-// The other ways round, which gradients have.
-Launch prepare_few_rows_across(const Product& sizes, Finish finish) {
-  make_kernels_for(sizes);
-  return finished<float>(
-      sizes, finish, [sizes](const float* a, const float* b, float* out, void*) { multiply_across(sizes, a, b, out); });
-}
-
-// A stack of matrices of (rows, columns), or of the transpose of what is stored.
-memory::desc matrices(int64_t batch, int64_t rows, int64_t columns, bool transposed) {
-  memory::dims dims{rows, columns};
-  memory::dims strides = transposed ? memory::dims{1, rows} : memory::dims{columns, 1};
-  if (batch > 1) {
-    dims.insert(dims.begin(), batch);
-    strides.insert(strides.begin(), rows * columns);
-  }
-  return {dims, memory::data_type::f32, strides};
-}
-
-Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) {
-  Launch without;
-  if (finish.relu) without = prepare_primitive(sizes, {finish.bias, false}, call);
-  const memory::desc a = matrices(sizes.batch, sizes.rows, sizes.inner, sizes.transpose_a);
-  const memory::desc b = matrices(sizes.batch, sizes.inner, sizes.columns, sizes.transpose_b);
-  const memory::desc out = matrices(sizes.batch, sizes.rows, sizes.columns, false);
-  const memory::desc bias = matrices(1, 1, sizes.columns, false);
-  const auto describe = [&](const auto&... factors) {
-    return described<dnnl::matmul>(dnnl_engine(call.device),
-                                   attributes(finish.relu ? Activation::Relu : Activation::None), factors...);
-  };
-  const dnnl::matmul::primitive_desc desc = finish.bias ? describe(a, b, bias, out) : describe(a, b, out);
-  make_kernels_for(sizes);
-  PrimitiveLaunch launch(call, dnnl::matmul(desc), desc.scratchpad_desc());
-  launch.read(DNNL_ARG_SRC, 0, a, a);
-  launch.read(DNNL_ARG_WEIGHTS, 1, b, b);
-  if (finish.bias) launch.read(DNNL_ARG_BIAS, 2, bias, bias);
-  launch.write(DNNL_ARG_DST, 0, out, out);
-  return without ? launch.finish(Activation::Relu, std::move(without)) : launch.finish();
+  if (read.transpose_b || read.rows > kRowsAcross || read.columns < kLeastColumns) return {};
+  return launch([read](const T* a, const T* b, T* out, void*) { multiply_rows_across(read, a, b, out); });
 }
 
 // ---- a weight in panels ----
@@ -190,9 +127,9 @@ Launch prepare_panels(const Product& sizes, Finish finish) {
 
 // A product of few columns, each the sum of many terms, packs nothing.
 bool has_few_columns(const Product& sizes) {
-  constexpr int64_t kFewColumns = 16, kManyTerms = 64;
+  constexpr int64_t kFewColumns = 16, kFewest = 4, kManyTerms = 64, kMostTerms = 256;
   return sizes.batch == 1 && !sizes.transpose_a && sizes.transpose_b && sizes.columns <= kFewColumns &&
-         sizes.inner >= kManyTerms;
+         sizes.inner >= (sizes.columns <= kFewest ? kManyTerms : kMostTerms);
 }
 
 Launch prepare_few_columns(const Product& sizes, Finish finish) {
@@ -204,7 +141,7 @@ Launch prepare_few_columns(const Product& sizes, Finish finish) {
 // A product this small is over before a second thread would be at work, and on a busy machine much sooner.
 constexpr double kSmallFlops = 2e6;
 
-// As it is small, each of the tiles' numbers is near, and a primitive would take longer to begin.
+// As it is small, each of the tiles' numbers is near where it lies.
 Launch prepare_small(const Product& sizes, Finish finish, KernelCall& call) {
   call.scratch_bytes = spread_scratch_bytes(sizes);
   return finished<float>(sizes, finish, [sizes](const float* a, const float* b, float* out, void* scratch) {
@@ -212,27 +149,9 @@ Launch prepare_small(const Product& sizes, Finish finish, KernelCall& call) {
   });
 }
 
-// Without AVX-512 oneDNN copies nothing of products with results of this size. Where rows are a power of two apart they
-// drive each other out of the cache, and it takes up to two and a half times as long as with copies.
-bool is_deep(const Product& sizes) {
-  constexpr int64_t kApart = 128, kTerms = 256, kMost = 1 << 18;
-  if (simd() == Simd::Avx512 || sizes.batch > 1 || sizes.transpose_b) return false;
-  if (sizes.inner < kTerms || sizes.rows * sizes.columns > kMost) return false;
-  constexpr int64_t kFarApart = 512, kLeastRows = 16;  // of b alone
-  return sizes.transpose_a ? sizes.rows % kApart == 0 && sizes.columns % kApart == 0
-                           : sizes.rows >= kLeastRows && sizes.columns % kFarApart == 0;
-}
-
-Launch prepare_deep(const Product& sizes, Finish finish, KernelCall& call) {
-  call.scratch_bytes = deep_scratch_bytes();
-  return finished<float>(sizes, finish, [sizes](const float* a, const float* b, float* out, void* scratch) {
-    multiply_deep(sizes, a, b, out, static_cast<float*>(scratch));
-  });
-}
-
-// oneDNN copies both factors of a product a b^T, where copying the smaller one will do. That has to fit into half of
-// the second cache, and to turn it and the result must be little beside the product. So must be the rows that fill no
-// tile, which with AVX-512 is as wide as two of AVX2.
+// Where b^T has to be turned over for a few tiles of rows, turning the smaller factor will do. That has to fit into
+// half of the second cache, and to turn it and the result must be little beside the product. So must be the rows that
+// fill no tile, which with AVX-512 is as wide as two of AVX2.
 bool turns(const Product& sizes) {
   constexpr int64_t kLeastRows = 32, kLeastColumns = 256, kLeastTerms = 512, kMost = 1 << 17, kTile = 32, kRest = 8;
   return sizes.batch == 1 && !sizes.transpose_a && sizes.transpose_b && sizes.rows >= kLeastRows &&
@@ -266,13 +185,6 @@ Launch unless_sparse(const SparseProduct& sparse, const Product& sizes, Finish f
   };
 }
 
-// Elsewhere Debian's oneDNN multiplies by loops for any processor, whose sums depend on the number of threads.
-#ifdef __x86_64__
-constexpr bool kPrimitivesMultiply = true;
-#else
-constexpr bool kPrimitivesMultiply = false;
-#endif
-
 Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
   if (sizes.inner == 0) return prepare_packed<float>(sizes, finish, call);
   if (is_quantized(call.input_layouts[1])) return prepare_quantized(sizes, finish, call);
@@ -281,32 +193,14 @@ Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
   const bool tiny = is_small_stack(sizes);
   if (tiny && sizes.batch > 1) return prepare_stack(sizes, finish, call);
   if (Launch few_rows = prepare_few_rows<float>(sizes, finish)) return few_rows;
-  const bool few = sizes.batch == 1 && sizes.rows <= kFewRows;
-  if (!has_primitives(call.device)) {
-    if (few) return prepare_packed<float>(sizes, finish, call);
-    return unless_sparse({sizes}, sizes, finish, call, prepare_packed<float>(sizes, finish, call));
-  }
-  const auto prepare_other = kPrimitivesMultiply ? prepare_primitive : prepare_packed<float>;
-  if (few) return kPrimitivesMultiply ? prepare_few_rows_across(sizes, finish) : prepare_other(sizes, finish, call);
   const bool small = flops_of(sizes) < kSmallFlops;
   if (small && sizes.batch == 1 && !sizes.transpose_b) return prepare_small(sizes, finish, call);
   if (small && has_few_columns(sizes)) return prepare_few_columns(sizes, finish);
   if (tiny) return prepare_stack(sizes, finish, call);
-  try {
-    if (small && kPrimitivesMultiply) {
-      const ThreadLimit one(1);
-      return prepare_primitive(sizes, finish, call);
-    }
-    Launch dense = is_deep(sizes) ? prepare_deep(sizes, finish, call)
-                   : turns(sizes) ? prepare_turned(sizes, finish, call)
-                                  : prepare_other(sizes, finish, call);
-    return unless_sparse({sizes}, sizes, finish, call, std::move(dense));
-  } catch (const dnnl::error&) {  // of sizes that oneDNN does not know
-    return prepare_packed<float>(sizes, finish, call);
-  }
+  Launch dense = turns(sizes) ? prepare_turned(sizes, finish, call) : prepare_packed<float>(sizes, finish, call);
+  return small || sizes.rows <= kFewRows ? dense : unless_sparse({sizes}, sizes, finish, call, std::move(dense));
 }
 
-// oneDNN has no kernels for it.
 Launch prepare_float64(const Product& sizes, Finish finish, KernelCall& call) {
   if (Launch few_rows = prepare_few_rows<double>(sizes, finish)) return few_rows;
   return prepare_packed<double>(sizes, finish, call);

@@ -69,19 +69,15 @@ template <class R>
 constexpr int64_t kLeftLanes = (kTileRows<R> + R::kWidth - 1) / R::kWidth* R::kWidth;
 constexpr int64_t kMostLeftLanes = 16;
 
-// Of `depth` rows of a transposed a from row k on, the columns of the tiles over `rows` rows of the result from row i
-// on: tile after tile, one row of a after the other.
+// Of a transposed a, the columns of a tile over `rows` rows of the result from row i on, one row of a after the other.
 template <class R>
-void copy_left(const Product& sizes, const float* a, int64_t k, int64_t depth, int64_t i, int64_t rows, float* left) {
-  const float *from = a + k * sizes.rows + i, *const end = a + sizes.inner * sizes.rows;
-  for (int64_t d = 0; d < depth; ++d, from += sizes.rows, left += kLeftLanes<R>) {
-    float* tile = left;
-    for (int64_t r = 0; r < rows; r += kTileRows<R>, tile += depth * kLeftLanes<R>) {
-      if (end - from < r + kLeftLanes<R>) {  // nothing is behind the last
-        std::copy(from + r, from + std::min<int64_t>(r + kTileRows<R>, rows), tile);
-      } else {
-        for (int64_t lane = 0; lane < kLeftLanes<R>; lane += R::kWidth) R::at(tile + lane) = R::at(from + r + lane);
-      }
+void copy_left(const Product& sizes, const float* a, int64_t i, int64_t rows, float* left) {
+  const float *from = a + i, *const end = a + sizes.inner * sizes.rows;
+  for (int64_t k = 0; k < sizes.inner; ++k, from += sizes.rows, left += kLeftLanes<R>) {
+    if (end - from < kLeftLanes<R>) {  // nothing is behind the last
+      std::copy(from, from + rows, left);
+    } else {
+      for (int64_t lane = 0; lane < kLeftLanes<R>; lane += R::kWidth) R::at(left + lane) = R::at(from + lane);
     }
   }
 }
@@ -148,7 +144,7 @@ void multiply_part(const Spread& spread, int64_t first_row, int64_t last_row, in
       const int64_t i = first_row + rows * group / groups, next = first_row + rows * (group + 1) / groups;
       Left left{spread.a + i * spread.a_row(), spread.a_row(), spread.a_step()};
       if (copies_left) {
-        copy_left<R>(sizes, spread.a, 0, sizes.inner, i, next - i, scratch);
+        copy_left<R>(sizes, spread.a, i, next - i, scratch);
         left = {scratch, 1, kLeftLanes<R>};
       }
       for (int64_t j = from; j < to; j += kStrip<R>) {
@@ -192,7 +188,8 @@ void multiply_part(const Panels& work, int64_t first_row, int64_t last_row, int6
   const int64_t rows = last_row - first_row, groups = (rows + most_rows - 1) / most_rows;
   // Tiles of 16 registers are faster whole, as long as what is left over has sums enough to hide their latency.
   const bool whole_groups = R::kCount == 16 && rows % most_rows >= 4;
-  const int64_t step = kPanelLanes, b_vector = R::kWidth == step ? step * sizes.inner : R::kWidth;
+  const Step<kPanelLanes> step;
+  const int64_t b_vector = R::kWidth == step ? step * sizes.inner : R::kWidth;
   alignas(64) float beside[kTileRows<R> * kPanel];
   for (int64_t j = first_column; j < last_column; j += kPanel) {
     const int64_t width = std::min(kPanel, last_column - j), filled = (width + step - 1) / step * step;
@@ -208,10 +205,10 @@ void multiply_part(const Panels& work, int64_t first_row, int64_t last_row, int6
       for (int64_t c = 0; c < filled; c += 2 * R::kWidth) {
         const float* b = work.panels + (j + c) / step * step * sizes.inner + c % step;
         if (c + 2 * R::kWidth <= filled) {
-          product_of_rows<R, kTileRows<R>, 2>(here, sizes.inner, a, sizes.inner, 1, b, step, b_vector, tile + c,
+          product_of_rows<R, kTileRows<R>, 2>(here, sizes.inner, a, sizes.inner, Step<1>(), b, step, b_vector, tile + c,
                                               tile_row, Replace());
         } else {
-          product_of_rows<R, kTileRows<R>, 1>(here, sizes.inner, a, sizes.inner, 1, b, step, b_vector, tile + c,
+          product_of_rows<R, kTileRows<R>, 1>(here, sizes.inner, a, sizes.inner, Step<1>(), b, step, b_vector, tile + c,
                                               tile_row, Replace());
         }
       }
@@ -321,72 +318,7 @@ void multiply_part(const Turned& work, int64_t first_column, int64_t last_column
   }
 }
 
-// ---- deep ----------------------------------------------------------------------------------------------------------
-// Factors larger than the caches, as where the gradient of a weight sums over many rows. What is summed over is cut into
-// blocks, of which b's are copied as panels, which stay in the second cache; those of a transposed a as the tiles read
-// it, some tiles at a time, so that whole lines of it are used.
-
-constexpr int64_t kDepth = 256;        // terms of a block
-constexpr int64_t kDeepColumns = 512;  // whose panels are half of the second cache
-constexpr int64_t kTilesTogether = 8;
-
-struct Deep {
-  const Product& sizes;
-  const float *a, *b;
-  float* out;
-};
-
-// Of `depth` rows of b from row k on, columns [from, to) as panels.
-template <class R>
-void copy_strips(const Deep& work, int64_t k, int64_t depth, int64_t from, int64_t to, float* panels) {
-  for (int64_t d = 0; d < depth; ++d) {  // row by row, as they lie in memory
-    const float* row = work.b + (k + d) * work.sizes.columns;
-    float* strip = panels + d * kStrip<R>;
-    for (int64_t j = from; j < to; j += kStrip<R>, strip += depth * kStrip<R>) {
-      for (int64_t c = 0; c < kStrip<R>; c += R::kWidth) R::at(strip + c) = R::at(row + j + c);
-    }
-  }
-}
-
-template <class R>
-void multiply_part(const Deep& work, int64_t first_row, int64_t last_row, int64_t first_column, int64_t last_column,
-                   float* panels) {
-  const Product& sizes = work.sizes;
-  float* const tiles = panels + kDepth * kDeepColumns;
-  const int64_t blocks = (sizes.inner + kDepth - 1) / kDepth;
-  for (int64_t from = first_column; from < last_column; from += kDeepColumns) {
-    const int64_t to = std::min(from + kDeepColumns, last_column);
-    for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t k = sizes.inner * block / blocks, depth = sizes.inner * (block + 1) / blocks - k;
-      copy_strips<R>(work, k, depth, from, to, panels);
-      for (int64_t i = first_row; i < last_row; i += kTilesTogether * kTileRows<R>) {
-        const int64_t rows = std::min<int64_t>(kTilesTogether * kTileRows<R>, last_row - i);
-        Left left{work.a + i * sizes.inner + k, sizes.inner, 1};
-        int64_t next = kTileRows<R> * sizes.inner;
-        if (sizes.transpose_a) {
-          copy_left<R>(sizes, work.a, k, depth, i, rows, tiles);
-          left = {tiles, 1, kLeftLanes<R>};
-          next = depth * kLeftLanes<R>;
-        }
-        for (int64_t j = from; j < to; j += kStrip<R>) {
-          const float *tile = left.a, *panel = panels + (j - from) * depth;
-          float* out = work.out + i * sizes.columns + j;
-          for (int64_t r = 0; r < rows; r += kTileRows<R>) {
-            const auto sum = [&](const auto& ending) {
-              multiply_row<R>(std::min<int64_t>(kTileRows<R>, rows - r), kStrip<R>, depth, tile, left.row, left.step,
-                              panel, kStrip<R>, out + r * sizes.columns, sizes.columns, ending);
-            };
-            block == 0 ? sum(Replace()) : sum(Add());
-            tile += next;
-          }
-        }
-      }
-    }
-  }
-}
-
 // Of one thread.
-constexpr int64_t kDeepFloats = kDepth * (kDeepColumns + kTilesTogether * kMostLeftLanes);
 int64_t turned_floats(const Product& sizes) {
   const int64_t rows = (sizes.rows + kPanelLanes - 1) / kPanelLanes * kPanelLanes;  // so it ends with a cache line
   return rows * (sizes.inner + kTurnedTiles * kTileRows<Register<16>>);
@@ -417,15 +349,6 @@ void multiply_turned(const Product& sizes, const float* a, const float* b, const
   const Turned work{sizes, a, b, bias, relu, out};
   divide_result(sizes, false, [&](auto wide, int64_t part, int64_t, int64_t, const auto&... columns) {
     multiply_part<decltype(wide)>(work, columns..., scratch + part * turned_floats(sizes));
-  });
-}
-
-int64_t deep_scratch_bytes() { return threads() * kDeepFloats * static_cast<int64_t>(sizeof(float)); }
-
-void multiply_deep(const Product& sizes, const float* a, const float* b, float* out, float* scratch) {
-  const Deep work{sizes, a, b, out};
-  divide_result(sizes, sizes.rows > sizes.columns, [&](auto wide, int64_t part, const auto&... ends) {
-    multiply_part<decltype(wide)>(work, ends..., scratch + part * kDeepFloats);
   });
 }
 

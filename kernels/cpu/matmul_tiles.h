@@ -35,11 +35,6 @@ int64_t turned_scratch_bytes(const Product& sizes);
 void multiply_turned(const Product& sizes, const float* a, const float* b, const float* bias, bool relu, float* out,
                      float* scratch);
 
-// a b and a^T b, where b is too large for the second cache: the gradient of a weight over a large batch. The columns of
-// b are a multiple of 32; `scratch` is for deep_scratch_bytes().
-int64_t deep_scratch_bytes();
-void multiply_deep(const Product& sizes, const float* a, const float* b, float* out, float* scratch);
-
 // The other ways with b as it is: a b and a^T b. `scratch` is for spread_scratch_bytes(sizes).
 int64_t spread_scratch_bytes(const Product& sizes);
 void multiply_spread(const Product& sizes, const float* a, const float* b, float* out, float* scratch);

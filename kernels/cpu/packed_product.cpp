@@ -1,7 +1,8 @@
 // The result is made in tiles that stay in registers while a block of terms is summed. Of that block, a few hundred
-// rows of a are packed for the second cache, in the order in which tiles read them, and under them each panel of b's
-// lanes for the nearest. What few tiles read is read where it is, if it is a matrix. A part of the result is one
-// thread's, which packs for itself: with a handful of threads that is little beside the product.
+// rows of a are packed for the second cache, in the order in which tiles read them, and panels of b's lanes; the panel
+// in use is in the nearest cache or streams from the second. What few tiles read is read where it is, if it is a
+// matrix. A part of the result is one thread's, which packs for itself: with a handful of threads that is little beside
+// the product.
 #include "kernels/cpu/packed_product.h"
 
 #include <algorithm>
@@ -16,14 +17,19 @@
 namespace moonflow::cpu {
 namespace {
 
-constexpr int64_t kBlockTerms = 192, kBlockRows = 256;
+constexpr int64_t kBlockTerms = 384, kBlockRows = 256;
 // Lanes of b that are packed together, in several panels: rows far apart lie in a page each.
 constexpr int64_t kMostLanes = 128;
+// Lanes of b whose panels are kept for several blocks of rows.
+constexpr int64_t kKeptLanes = 1024;
 // Lanes of a panel of a, in whole registers: the rows of a tile.
 template <class R>
 constexpr int64_t kLeftLanes = (kTileRows<R> + R::kWidth - 1) / R::kWidth* R::kWidth;
-// A panel that no more tiles than this read is not worth its copy.
+// A panel of a that no more panels of b than this meet is not worth its copy.
 constexpr int64_t kFewReads = 2;
+// Nor is one of b that no more rows meet. Its terms are fewer then: rows in as many pages as the processor knows at
+// once.
+constexpr int64_t kFewRows = 28, kFewTerms = 64;
 
 // The piece of that index where `count` is cut evenly.
 struct Range {
@@ -37,6 +43,18 @@ struct Range {
     range.last += by;
     return range;
   }
+};
+
+// Rows of the result in tiles of about the same height.
+struct Tiles {
+  Range rows;
+  int64_t count;
+
+  template <class R>
+  static Tiles of(const Range& rows) {
+    return {rows, divide_up(rows.size(), kTileRows<R>)};
+  }
+  Range operator[](int64_t tile) const { return Range(rows.size(), count, tile).moved(rows.first); }
 };
 
 // ---- packing -----------------------------------------------------------------------------------------------------
@@ -217,6 +235,12 @@ inline void pack(const Factor<T>& factor, const Range& lanes, const Range& terms
   }
 }
 
+// Lanes of the panels of a, for so many rows.
+int64_t left_lanes(int64_t rows) {
+  constexpr int64_t kFewRows = 6, kFewLanes = 8, kManyLanes = 16;  // of tiles, in narrow registers and in wide ones
+  return divide_up(std::min(rows, kBlockRows), kFewRows) * kFewLanes + kManyLanes;
+}
+
 // ---- the product -------------------------------------------------------------------------------------------------
 
 template <class T>
@@ -275,8 +299,18 @@ template <class R, class T, class To>
 inline void multiply_tile(int64_t rows, int64_t lanes, int64_t terms, const Panel<T>& a, const Panel<T>& b, T* to,
                           int64_t to_row, const To& ending) {
   const auto multiply = [&](auto vectors) {
-    product_of_rows<R, kTileRows<R>, decltype(vectors)::value>(rows, terms, a.data, a.lane_step, a.term_step, b.data,
-                                                               b.term_step, R::kWidth, to, to_row, ending);
+    constexpr int kVectors = decltype(vectors)::value;
+    const auto with = [&](auto a_row, auto a_step, auto b_step) {
+      product_of_rows<R, kTileRows<R>, kVectors>(rows, terms, a.data, a_row, a_step, b.data, b_step, Step<R::kWidth>(),
+                                                 to, to_row, ending);
+    };
+    const Step<kVectors * R::kWidth> packed;
+    if (b.term_step != packed)
+      with(a.lane_step, a.term_step, FarStep{b.term_step});
+    else if (a.term_step == 1)
+      with(a.lane_step, Step<1>(), packed);
+    else
+      with(Step<1>(), Step<kLeftLanes<R>>(), packed);
   };
   if (lanes > R::kWidth)
     multiply(std::integral_constant<int, 2>());
@@ -296,82 +330,105 @@ template <class R, class T>
 class Part {
  public:
   Part(const Work<T>& work, const Range& rows, const Range& columns, T* scratch)
-      : work_(work), rows_(rows), columns_(columns), tiles_(divide_up(rows.size(), kTileRows<R>)), left_(scratch) {
-    right_ = scratch + tiles_ * kLeftLanes<R> * std::min(work.sizes.inner, kBlockTerms);
+      : work_(work),
+        rows_(rows),
+        columns_(columns),
+        blocks_(divide_up(rows.size(), kBlockRows)),
+        left_(scratch),
+        right_(scratch + left_lanes(rows.size()) * std::min(work.sizes.inner, kBlockTerms)),
+        is_straight_(is_straight(work.b)) {
     constexpr int64_t kApart = 512;  // rows that are a multiple of so many numbers apart share few sets of a cache
-    const bool lies_well = work.a.terms.inner_step == 1 && work.a.lanes.inner_step % kApart != 0;
-    reads_left_ = work.a.is_matrix() && (lies_well || divide_up(columns.size(), kLanes) <= kFewReads);
+    const bool lies_well = work.a.lanes.inner_step % kApart != 0 || divide_up(columns.size(), kLanes) <= kFewReads;
+    reads_left_ = work.a.is_matrix() && work.a.terms.inner_step == 1 && lies_well;
+    reads_right_ = is_straight_ && work.sizes.rows <= kFewRows;  // of all, so that sums do not depend on threads
   }
 
   void multiply() {
-    const int64_t inner = work_.sizes.inner, blocks = divide_up(inner, kBlockTerms);
-    for (int64_t i = 0; i < blocks; ++i) {
-      Range terms(divide_up(inner, R::kWidth), blocks, i);  // in whole squares, but for the last
-      terms.first *= R::kWidth;
-      terms.last = std::min(terms.last * R::kWidth, inner);
-      multiply({terms, work_.descends ? Ending::Descend : i == 0 ? Ending::Replace : Ending::Add, i == blocks - 1});
+    const int64_t inner = work_.sizes.inner, blocks = divide_up(inner, reads_right_ ? kFewTerms : kBlockTerms);
+    const int64_t lanes = blocks_ > 1 ? kKeptLanes : columns_.size();
+    for (int64_t j = columns_.first; j < columns_.last; j += lanes) {
+      Range columns = columns_;
+      columns.first = j;
+      columns.last = std::min(j + lanes, columns_.last);
+      for (int64_t i = 0; i < blocks; ++i) {
+        Range terms(divide_up(inner, R::kWidth), blocks, i);  // in whole squares, but for the last
+        terms.first *= R::kWidth;
+        terms.last = std::min(terms.last * R::kWidth, inner);
+        const Ending ending = work_.descends ? Ending::Descend : i == 0 ? Ending::Replace : Ending::Add;
+        multiply({terms, ending, i == blocks - 1}, columns);
+      }
     }
   }
 
  private:
   static constexpr int64_t kLanes = 2 * R::kWidth;
 
-  Range tile_rows(int64_t tile) const {
-    const Range range(rows_.size(), tiles_, tile);
-    return range.moved(rows_.first);
-  }
-
-  Panel<T> left(int64_t tile, const Range& terms) const {
-    if (reads_left_) return in_place(work_.a, tile_rows(tile), terms);
+  Panel<T> left(const Tiles& tiles, int64_t tile, const Range& terms) const {
+    if (reads_left_) return in_place(work_.a, tiles[tile], terms);
     return {left_ + tile * kLeftLanes<R> * terms.size(), 1, kLeftLanes<R>};
   }
 
-  void multiply(const Block& block) {
-    const Range& terms = block.terms;
-    for (int64_t i = 0; i < tiles_ && !reads_left_; ++i)
-      pack<R>(work_.a, tile_rows(i), terms, left_ + i * kLeftLanes<R> * terms.size(), kLeftLanes<R>);
-    const bool straight = is_straight(work_.b);
-    for (int64_t j = columns_.first, panels; j < columns_.last; j += panels * kLanes) {
-      panels = straight ? std::clamp<int64_t>((columns_.last - j) / kLanes, 1, kMostLanes / kLanes) : 1;
-      Range lanes = columns_;
-      lanes.first = j;
-      lanes.last = std::min(j + panels * kLanes, columns_.last);
-      const int64_t width = lanes.size() > R::kWidth ? kLanes : R::kWidth;  // of a panel
-      const bool is_whole = lanes.size() == panels * width;
-      if (straight && is_whole && tiles_ <= kFewReads) {
-        for (int64_t p = 0; p < panels; ++p)
-          multiply(block, Range(lanes.size(), panels, p).moved(j), width,
-                   in_place(work_.b, lanes, terms).moved(p * kLanes));
-        continue;
-      }
-      if (!is_whole) std::fill_n(right_, width * terms.size(), T(0));
-      if (panels > 1)
-        pack_together<R>(in_place(work_.b, lanes, terms), panels, terms.size(), right_);
-      else
-        pack<R>(work_.b, lanes, terms, right_, width);
-      for (int64_t p = 0; p < panels; ++p)
-        multiply(block, Range(lanes.size(), panels, p).moved(j), width, {right_ + p * kLanes * terms.size(), 1, width});
+  void multiply(const Block& block, const Range& columns) {
+    for (int64_t i = 0; i < blocks_; ++i) {
+      const auto tiles = Tiles::of<R>(Range(rows_.size(), blocks_, i).moved(rows_.first));
+      if (!reads_left_) pack_left(tiles, block.terms);
+      multiply(block, tiles, columns, i == 0);
     }
   }
 
+  // Where there are several blocks of rows, the panels of b that the first one packs are kept for the others.
+  void multiply(const Block& block, const Tiles& tiles, const Range& columns, bool packs) {
+    const Range& terms = block.terms;
+    for (int64_t j = columns.first, panels; j < columns.last; j += panels * kLanes) {
+      panels = is_straight_ ? std::clamp<int64_t>((columns.last - j) / kLanes, 1, kMostLanes / kLanes) : 1;
+      Range lanes = columns;
+      lanes.first = j;
+      lanes.last = std::min(j + panels * kLanes, columns.last);
+      const int64_t width = lanes.size() > R::kWidth ? kLanes : R::kWidth;  // of a panel
+      const bool is_whole = lanes.size() == panels * width;
+      if (reads_right_ && is_whole) {
+        for (int64_t p = 0; p < panels; ++p)
+          multiply(block, tiles, Range(lanes.size(), panels, p).moved(j), width,
+                   in_place(work_.b, lanes, terms).moved(p * kLanes));
+        continue;
+      }
+      T* const right = blocks_ > 1 ? right_ + (j - columns.first) * terms.size() : right_;
+      if (packs) pack_right(lanes, panels, width, terms, right);
+      for (int64_t p = 0; p < panels; ++p)
+        multiply(block, tiles, Range(lanes.size(), panels, p).moved(j), width,
+                 {right + p * kLanes * terms.size(), 1, width});
+    }
+  }
+
+  void pack_left(const Tiles& tiles, const Range& terms) const {
+    for (int64_t i = 0; i < tiles.count; ++i)
+      pack<R>(work_.a, tiles[i], terms, left_ + i * kLeftLanes<R> * terms.size(), kLeftLanes<R>);
+  }
+
+  void pack_right(const Range& lanes, int64_t panels, int64_t width, const Range& terms, T* to) const {
+    if (lanes.size() < panels * width) std::fill_n(to, width * terms.size(), T(0));
+    if (panels > 1)
+      pack_together<R>(in_place(work_.b, lanes, terms), panels, terms.size(), to);
+    else
+      pack<R>(work_.b, lanes, terms, to, width);
+  }
+
   // By one panel, of so many lanes, which has some of these columns.
-  void multiply(const Block& block, const Range& columns, int64_t width, const Panel<T>& right) {
+  void multiply(const Block& block, const Tiles& tiles, const Range& columns, int64_t width, const Panel<T>& right) {
     const PackedResult<T>& result = work_.result;
     const int64_t within = columns.first % result.run, terms = block.terms.size();
     const bool is_direct = columns.size() == width && result.run - within >= width && !work_.descends;
+    const bool adds = block.ending == Ending::Add;
     alignas(kAlignment) T tile[kTileRows<R> * kLanes];
-    for (int64_t i = 0; i < tiles_; ++i) {
-      const Range rows = tile_rows(i);
-      const Panel<T> a = left(i, block.terms);
+    for (int64_t i = 0; i < tiles.count; ++i) {
+      const Range rows = tiles[i];
+      const Panel<T> a = left(tiles, i, block.terms);
       if (is_direct) {
         T* const to = result.data + rows.first * result.row + columns.first / result.run * result.apart + within;
         fetch_rows(to, result.row, rows.size(), width);
-        if (block.ending == Ending::Add)
-          multiply_tile<R>(rows.size(), width, terms, a, right, to, result.row, AddWhole());
-        else
-          multiply_tile<R>(rows.size(), width, terms, a, right, to, result.row, Replace());
+        multiply_tile<R>(rows.size(), width, terms, a, right, to, result.row, ReplaceOrAdd{adds});
       } else {
-        multiply_tile<R>(rows.size(), width, terms, a, right, tile, kLanes, Replace());
+        multiply_tile<R>(rows.size(), width, terms, a, right, tile, kLanes, ReplaceOrAdd{false});
         store(tile, kLanes, rows.size(), columns.size(), result, rows.first, columns.first, block.ending, work_.factor);
       }
       if (block.is_last) finish(result, rows, columns);
@@ -380,48 +437,49 @@ class Part {
 
   const Work<T>& work_;
   const Range rows_, columns_;
-  const int64_t tiles_;
-  T *left_, *right_;  // for panels of a and of b
-  bool reads_left_;   // where it is
+  const int64_t blocks_;           // of rows
+  T *const left_, *const right_;   // for panels of a and of b
+  const bool is_straight_;         // b
+  bool reads_left_, reads_right_;  // where they are
 };
 
 // Elements for each thread.
 int64_t scratch_of_part(const PackedSizes& sizes) {
-  constexpr int64_t kFewRows = 6, kFewLanes = 8, kManyLanes = 16;  // of tiles, in narrow registers and in wide ones
-  const int64_t left = divide_up(std::min(sizes.rows, kBlockRows), kFewRows) * kFewLanes + kManyLanes;
-  return (left + kMostLanes) * std::min(sizes.inner, kBlockTerms);
+  const int64_t right =
+      sizes.rows > kBlockRows ? std::min(round_up(sizes.columns, kMostLanes), kKeptLanes) : kMostLanes;
+  return (left_lanes(sizes.rows) + right) * std::min(sizes.inner, kBlockTerms);
 }
 
-// Groups, blocks of rows, and where those are no even work for the threads, columns cut in as many parts.
+// Groups, and where those are no even work for the threads, as many parts of each along its longer side.
 template <class T>
 void run(const Work<T>& work, T* scratch) {
   const PackedSizes& sizes = work.sizes;
   if (sizes.groups * sizes.rows * sizes.columns == 0) return;
   const double flops = 2.0 * static_cast<double>(sizes.groups * sizes.rows * sizes.columns) * sizes.inner;
   const int64_t parts = threads_for(flops, kPartFlops);
-  int64_t row_blocks = divide_up(sizes.rows, kBlockRows), column_blocks = 1;
-  if (sizes.groups * row_blocks % parts != 0 && sizes.groups * row_blocks < 4 * parts) {
-    column_blocks = std::min(parts, divide_up(sizes.columns, kMostLanes));
-    if (column_blocks == 1) row_blocks = std::max(row_blocks, std::min(parts, sizes.rows));
-  }
-  const int64_t tasks = sizes.groups * row_blocks * column_blocks;
+  const bool is_even = sizes.groups % parts == 0 || sizes.groups >= 4 * parts;
   parallel_for(parts, 1, [&](int64_t first, int64_t last) {
     widest_register([&](auto wide) {
       using R = Holding<T, decltype(wide)>;
+      // Columns begin with a panel, so that no more than the last one is narrow.
+      const int64_t lanes = 2 * R::kWidth, panels = divide_up(sizes.columns, lanes);
+      const bool by_rows = sizes.rows > sizes.columns || panels < parts;
+      const int64_t row_parts = is_even || !by_rows ? 1 : std::min(parts, sizes.rows);
+      const int64_t column_parts = is_even || by_rows ? 1 : parts;
+      const int64_t tasks = sizes.groups * row_parts * column_parts;
       for (int64_t part = first; part < last; ++part) {
         const Range mine(tasks, parts, part);
         for (int64_t task = mine.first; task < mine.last; ++task) {
-          const int64_t group = task / (row_blocks * column_blocks), block = task / column_blocks % row_blocks;
-          // Columns begin with a panel, so that no more than the last one is narrow.
-          const int64_t lanes = 2 * R::kWidth, panels = divide_up(sizes.columns, lanes);
-          Range columns(panels, column_blocks, task % column_blocks);
+          const int64_t group = task / (row_parts * column_parts);
+          Range columns(panels, column_parts, task % column_parts);
           columns.first *= lanes;
           columns.last = std::min(columns.last * lanes, sizes.columns);
           Work<T> here = work;
           here.a.data += group * work.a.group;
           here.b.data += group * work.b.group;
           here.result.data += group * work.result.group;
-          Part<R, T>(here, Range(sizes.rows, row_blocks, block), columns, scratch + part * scratch_of_part(sizes))
+          Part<R, T>(here, Range(sizes.rows, row_parts, task / column_parts % row_parts), columns,
+                     scratch + part * scratch_of_part(sizes))
               .multiply();
         }
       }

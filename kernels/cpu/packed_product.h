@@ -1,6 +1,5 @@
-// Products of matrices of any size, in float32 and float64, without oneDNN: it has none of float64, and its primitives
-// allocate, so a device for real time has none. A factor need not be stored as a matrix: it may be what the windows of
-// a convolution see.
+// Products of matrices of any size, in float32 and float64. A factor need not be stored as a matrix: it may be what the
+// windows of a convolution see.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/simd.h"
 
@@ -23,11 +24,15 @@ struct Add {
     R::at(c) = sum;
   }
 };
-struct AddWhole {  // once it is summed, so that a long sum of many blocks is as exact as a short one
+struct ReplaceOrAdd {  // once it is summed, so that a long sum of many blocks is as exact as a short one
   static constexpr bool kBeginsFromThere = false;
+  const bool& adds;
   template <class R>
   void end(const typename R::Vector& sum, typename R::Element* c) const {
-    R::at(c) += sum;
+    if (adds)
+      R::at(c) += sum;
+    else
+      R::at(c) = sum;
   }
 };
 struct Descend {  // of float32
@@ -42,11 +47,24 @@ struct Descend {  // of float32
 template <class R>
 using Element = typename R::Element;
 
+// A step that is known where the loop is compiled.
+template <int64_t kStep>
+using Step = std::integral_constant<int64_t, kStep>;
+template <class Step>
+constexpr bool kIsKnown = std::is_empty_v<Step>;
+// A step between rows of b that come from afar, in pieces. What the next panel reads of each is fetched when this one's
+// is read.
+struct FarStep {
+  int64_t step;
+  operator int64_t() const { return step; }
+};
+
 // a (kRows, count) * b (count, columns), where columns fill kVectors registers, b_vector apart, ends in c (kRows,
-// columns). Rows are addressed from every third, which an address can reach without arithmetic.
-template <class R, int kRows, int kVectors, class Ending>
-void product(int64_t count, const Element<R>* a, int64_t a_row, int64_t a_step, const Element<R>* b, int64_t b_step,
-             int64_t b_vector, Element<R>* c, int64_t c_row, const Ending& ending) {
+// columns). Steps are numbers, or known ones. Rows are addressed from every third, which an address can reach without
+// arithmetic.
+template <class R, int kRows, int kVectors, class ARow, class AStep, class BStep, class BVector, class Ending>
+void product(int64_t count, const Element<R>* a, ARow a_row, AStep a_step, const Element<R>* b, BStep b_step,
+             BVector b_vector, Element<R>* c, int64_t c_row, const Ending& ending) {
   using Vector = typename R::Vector;
   constexpr int kBases = (kRows + 2) / 3;
   const Element<R>* base[kBases];
@@ -66,7 +84,10 @@ void product(int64_t count, const Element<R>* a, int64_t a_row, int64_t a_step, 
   const auto add_term = [&] {
     Vector right[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) right[v] = R::at(b + v * b_vector);
+    for (int v = 0; v < kVectors; ++v) {
+      right[v] = R::at(b + v * b_vector);
+      if (std::is_same_v<BStep, FarStep>) __builtin_prefetch(b + (kVectors + v) * R::kWidth, 0, 2);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const Element<R> left = base[i / 3][(i % 3) * a_row];
@@ -77,9 +98,12 @@ void product(int64_t count, const Element<R>* a, int64_t a_row, int64_t a_step, 
     for (int i = 0; i < kBases; ++i) base[i] += a_step;
     b += b_step;
   };
-  // Half of the instructions of a small tile are beside its sums. A core that works for a neighbour at the same time is
-  // short of room for those, and two terms at once have fewer.
-  if constexpr (R::kCount == 16) {
+  // A third of the instructions, and of a small tile half, are beside its sums. A core that works for a neighbour at
+  // the same time is short of room for those, and several terms at once have fewer.
+  if constexpr (kIsKnown<AStep> && kIsKnown<BStep>) {
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < count; ++k) add_term();
+  } else if constexpr (R::kCount == 16) {
 #pragma GCC unroll 2
     for (int64_t k = 0; k < count; ++k) add_term();
   } else {
@@ -94,10 +118,9 @@ void product(int64_t count, const Element<R>* a, int64_t a_row, int64_t a_step, 
 }
 
 // The same for any number of rows up to kRows.
-template <class R, int kRows, int kVectors, class Ending>
-void product_of_rows(int64_t rows, int64_t count, const Element<R>* a, int64_t a_row, int64_t a_step,
-                     const Element<R>* b, int64_t b_step, int64_t b_vector, Element<R>* c, int64_t c_row,
-                     const Ending& ending) {
+template <class R, int kRows, int kVectors, class ARow, class AStep, class BStep, class BVector, class Ending>
+void product_of_rows(int64_t rows, int64_t count, const Element<R>* a, ARow a_row, AStep a_step, const Element<R>* b,
+                     BStep b_step, BVector b_vector, Element<R>* c, int64_t c_row, const Ending& ending) {
   if constexpr (kRows > 1) {
     if (rows < kRows) {
       return product_of_rows<R, kRows - 1, kVectors>(rows, count, a, a_row, a_step, b, b_step, b_vector, c, c_row,
@@ -118,10 +141,12 @@ void multiply_row(int64_t rows, int64_t columns, int64_t count, const Element<R>
                   const Element<R>* b, int64_t b_step, Element<R>* c, int64_t c_row, const Ending& ending) {
   int64_t j = 0;
   for (; j + 2 * R::kWidth <= columns; j += 2 * R::kWidth) {
-    product_of_rows<R, kTileRows<R>, 2>(rows, count, a, a_row, a_step, b + j, b_step, R::kWidth, c + j, c_row, ending);
+    product_of_rows<R, kTileRows<R>, 2>(rows, count, a, a_row, a_step, b + j, b_step, Step<R::kWidth>(), c + j, c_row,
+                                        ending);
   }
   if (j == columns) return;
-  product_of_rows<R, kTileRows<R>, 1>(rows, count, a, a_row, a_step, b + j, b_step, R::kWidth, c + j, c_row, ending);
+  product_of_rows<R, kTileRows<R>, 1>(rows, count, a, a_row, a_step, b + j, b_step, Step<R::kWidth>(), c + j, c_row,
+                                      ending);
 }
 
 // The same for any number of rows.

@@ -274,7 +274,7 @@ struct Layer {
 TEST_CASE("a layer of matmul, bias and relu becomes one dense step, and gives the values of its parts") {
   Session session = make_session();
   for (const bool relu : {false, true}) {
-    for (const int64_t rows : {1, 5, 100}) {  // few rows take another way through oneDNN
+    for (const int64_t rows : {1, 5, 100}) {  // few rows take another way
       CAPTURE(relu, rows);
       Layer layer(session.catalog(), DType::Float32, rows, relu);
       const auto plan = session.compile(layer.graph, "layer");

@@ -70,4 +70,10 @@ TEMPLATE_TEST_CASE("a packed product is the sum of its terms, whatever its sizes
         for (const bool a : {false, true})
           for (const bool b : {false, true}) check<TestType>({1, rows, columns, inner, a, b});
   for (const bool b : {false, true}) check<TestType>({5, 20, 40, 30, false, b});
+  // Several blocks of rows, for which panels of columns are kept, and more columns than are kept at once.
+  for (const bool a : {false, true})
+    for (const bool b : {false, true}) {
+      check<TestType>({1, 600, 40, 400, a, b});
+      check<TestType>({1, 300, 1100, 20, a, b});
+    }
 }
