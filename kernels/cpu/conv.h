@@ -15,7 +15,7 @@ int conv_parts(const Conv& conv, double saving = 1);
 // call.scratch_bytes.
 Launch conv_packed(const Conv& conv, ConvKind kind, DType dtype, Activation activation, KernelCall& call);
 
-// Each channel with a filter of its own, forwards, over row-major float or double values.
+// Each channel with a filter of its own, over row-major float or double values. `scratch` is for scratch_bytes.
 class DepthwiseConv {
  public:
   // Neighbours of a plane that are as far apart as its strides, and where they lie side by side.
@@ -29,6 +29,8 @@ class DepthwiseConv {
   int64_t scratch_bytes() const;
   template <class T>
   void run(const T* image, const T* filter, T* out, T* scratch) const;
+  template <class T>
+  void filter_grad(const T* dy, const T* image, T* dfilter, T* scratch) const;  // of channels first
 
  private:
   template <class T>

@@ -5,6 +5,7 @@
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/square.h"
 
 namespace moonflow::cpu {
 namespace {
@@ -24,7 +25,7 @@ struct Phases {
   // Registers read beyond it.
   int64_t size() const { return (rows + 1) * columns + kMostPlaces; }
   int64_t outputs() const { return conv.out.height * columns; }
-  int64_t elements() const { return count() * size() + outputs() + kMostPlaces; }
+  int64_t elements() const { return (count() * size() + outputs() + kMostPlaces + 1) / 2 * 2; }
   // Where tap (i, j) of output 0 lies.
   int64_t tap(int64_t i, int64_t j) const {
     const Window &down = conv.windows[0], &across = conv.windows[1];
@@ -86,6 +87,41 @@ void convolve_plane(const Phases& phases, const std::vector<int64_t>& taps, cons
     std::copy_n(sums + y * phases.columns, conv.out.width, out + y * conv.out.width);
 }
 
+// What a plane adds to the gradient of its filter: for each tap, the sum of dy times what the tap has read.
+template <class R, class T>
+void sum_taps(const Phases& phases, const std::vector<int64_t>& taps, const T* dy, double* sums, T* scratch) {
+  using Lanes = LanesOf<R>;
+  constexpr int kTogether = 8;
+  const int64_t width = phases.conv.out.width, height = phases.conv.out.height;
+  T* const gradients = scratch + phases.count() * phases.size();  // which may be read beyond
+  std::copy_n(dy, height * width, gradients);
+  Lanes lane{};
+  for (int i = 0; i < R::kWidth; ++i) lane[i] = i;
+  for (size_t tap = 0; tap < taps.size(); tap += kTogether) {
+    with_count<kTogether>(std::min<int64_t>(kTogether, static_cast<int64_t>(taps.size() - tap)), [&](auto count) {
+      constexpr int kTaps = decltype(count)::value;
+      typename R::Vector sum[kTaps] = {};
+      for (int64_t y = 0; y < height; ++y) {
+        const T *const row = gradients + y * width, *const from = scratch + y * phases.columns;
+        int64_t x = 0;
+        for (; x + R::kWidth <= width; x += R::kWidth) {
+          const typename R::Vector there = R::at(row + x);
+          for (int t = 0; t < kTaps; ++t) sum[t] += there * R::at(from + taps[tap + t] + x);
+        }
+        if (x == width) continue;
+        const Lanes is_there = lane < static_cast<int>(width - x);  // beyond may be anything, a NaN too
+        const typename R::Vector there = R::at(row + x);
+        for (int t = 0; t < kTaps; ++t) {
+          const typename R::Vector product = there * R::at(from + taps[tap + t] + x);
+          sum[t] += is_there ? product : typename R::Vector{};
+        }
+      }
+      for (int t = 0; t < kTaps; ++t)
+        for (int i = 0; i < R::kWidth; ++i) sums[tap + t] += static_cast<double>(sum[t][i]);
+    });
+  }
+}
+
 // So many registers of channels of a row of the result; `filter` is (taps, channels) there.
 template <class R, class T>
 void convolve_row(const Conv& conv, const T* image, const T* filter, int64_t y, T* out) {
@@ -136,9 +172,9 @@ DepthwiseConv::DepthwiseConv(const Conv& conv) : conv_(conv) {
 
 template <class T>
 int64_t DepthwiseConv::scratch_bytes() const {
-  const int64_t elements =
-      conv_.format.channels_last ? taps(conv_) * conv_.filters() : threads() * Phases{conv_}.elements();
-  return elements * static_cast<int64_t>(sizeof(T));
+  if (conv_.format.channels_last) return taps(conv_) * conv_.filters() * static_cast<int64_t>(sizeof(T));
+  return threads() * (Phases{conv_}.elements() * static_cast<int64_t>(sizeof(T)) +
+                      taps(conv_) * static_cast<int64_t>(sizeof(double)));
 }
 
 template <class T>
@@ -171,6 +207,31 @@ void DepthwiseConv::run_planes(const T* image, const T* filter, T* out, T* scrat
 }
 
 template <class T>
+void DepthwiseConv::filter_grad(const T* dy, const T* image, T* dfilter, T* scratch) const {
+  const Phases phases{conv_};
+  const int64_t channels = conv_.image.channels, batch = conv_.image.batch, tap_count = taps(conv_);
+  const int64_t in_plane = conv_.image.height * conv_.image.width, out_plane = conv_.out.height * conv_.out.width;
+  const int64_t parts = threads_for(static_cast<double>(batch * channels * out_plane * tap_count), kWideGrain);
+  parallel_for(parts, 1, [&](int64_t first, int64_t last) {
+    widest_register([&](auto wide) {
+      for (int64_t part = first; part < last; ++part) {
+        T* const mine = scratch + part * phases.elements();
+        double* const sums = reinterpret_cast<double*>(scratch + threads() * phases.elements()) + part * tap_count;
+        std::fill_n(mine, phases.elements(), T(0));
+        for (int64_t channel = channels * part / parts; channel < channels * (part + 1) / parts; ++channel) {
+          std::fill_n(sums, tap_count, 0.0);
+          for (int64_t plane = channel; plane < batch * channels; plane += channels) {
+            cut(runs_, conv_.windows[1].stride, image + plane * in_plane, mine);
+            sum_taps<Holding<T, decltype(wide)>>(phases, taps_, dy + plane * out_plane, sums, mine);
+          }
+          for (int64_t tap = 0; tap < tap_count; ++tap) dfilter[channel * tap_count + tap] = static_cast<T>(sums[tap]);
+        }
+      }
+    });
+  });
+}
+
+template <class T>
 void DepthwiseConv::run_rows(const T* image, const T* filter, T* out, T* scratch) const {
   const int64_t channels = conv_.image.channels, tap_count = taps(conv_);
   for (int64_t c = 0; c < channels; ++c)
@@ -186,6 +247,8 @@ void DepthwiseConv::run_rows(const T* image, const T* filter, T* out, T* scratch
   });
 }
 
+template void DepthwiseConv::filter_grad(const float*, const float*, float*, float*) const;
+template void DepthwiseConv::filter_grad(const double*, const double*, double*, double*) const;
 template int64_t DepthwiseConv::scratch_bytes<float>() const;
 template int64_t DepthwiseConv::scratch_bytes<double>() const;
 template void DepthwiseConv::run(const float*, const float*, float*, float*) const;

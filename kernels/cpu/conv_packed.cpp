@@ -214,14 +214,18 @@ template <class T>
 Launch prepare(const Conv& original, ConvKind kind, Activation activation, KernelCall& call) {
   const PackedConv<T> packed{flattened(original)};
   std::optional<DepthwiseConv> depthwise;
-  if (is_forward(kind) && DepthwiseConv::fits(original)) depthwise.emplace(original);
+  const bool may_be_depthwise = is_forward(kind) || (is_filter_grad(kind) && !original.format.channels_last);
+  if (may_be_depthwise && DepthwiseConv::fits(original)) depthwise.emplace(original);
   call.scratch_bytes = depthwise ? depthwise->scratch_bytes<T>() : packed_scratch_bytes<T>(packed.sizes(kind));
   return [=](const LaunchCall& launch) {
     const T *first = launch.input<T>(0), *second = launch.input<T>(1);
     T* out = launch.output<T>(0);
     if (is_input_grad(kind)) return packed.input_grad(first, second, out, launch.scratch);
     if (is_filter_grad(kind)) {
-      packed.filter_grad(first, second, out, launch.scratch);
+      if (depthwise)
+        depthwise->filter_grad(first, second, out, static_cast<T*>(launch.scratch));
+      else
+        packed.filter_grad(first, second, out, launch.scratch);
       if (kind == ConvKind::FilterBiasGrad) bias_grad(original, first, launch.output<T>(1));
       return;
     }

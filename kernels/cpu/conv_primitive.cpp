@@ -28,12 +28,35 @@ bool gathers_too_much(const Conv& conv) {
          conv.channels_per_group() < kWidestRegister;
 }
 
-// The row-major image as (batch, channels, height, width) with its strides, or without a height.
+// The row-major image as (batch, channels, height, width) with its strides. One of a single spatial axis has a height
+// of 1: of those without any the library knows no fast depthwise kernels.
 memory::desc plain_image(const ImageSize& size, const ImageFormat& format) {
   using Tag = memory::format_tag;
-  if (format.spatial_axes == 1)
-    return {{size.batch, size.channels, size.width}, kFloat, format.channels_last ? Tag::nwc : Tag::ncw};
   return {{size.batch, size.channels, size.height, size.width}, kFloat, format.channels_last ? Tag::nhwc : Tag::nchw};
+}
+
+// The forms of values, whose axes are in the order of their types, as the library has them, channels first and with a
+// height, and back. Blocks are of channels alone.
+Blocked library_form(const Blocked& form, bool is_filter, ImageFormat format) {
+  if (is_filter) format.spatial_axes = 2;
+  Blocked result = channels_first(form, format);
+  if (format.spatial_axes == 2) return result;
+  for (Blocked::Each* each : {&result.dims, &result.padded_dims, &result.strides}) (*each)[3] = (*each)[2];
+  result.dims[2] = result.padded_dims[2] = 1;
+  result.strides[2] = result.dims[3] * result.strides[3];
+  ++result.rank;
+  return result;
+}
+Blocked own_form(Blocked form, bool is_filter, ImageFormat format) {
+  if (is_filter) format.spatial_axes = 2;
+  if (format.spatial_axes == 1) {
+    for (Blocked::Each* each : {&form.dims, &form.padded_dims, &form.strides}) {
+      (*each)[2] = (*each)[3];
+      (*each)[3] = 0;
+    }
+    --form.rank;
+  }
+  return value_order(form, format);
 }
 
 // Images of channels-last jobs stay as they are, so that such a chain has no reorders.
@@ -42,16 +65,12 @@ memory::desc preferred_image(const ImageSize& size, const Conv& conv) {
   return conv.format.channels_last && !gathers_too_much(conv) ? plain : any(plain);
 }
 
-// The row-major filter, (groups,) filters, channels, (height,) width.
+// The row-major filter, (groups,) filters, channels, height, width.
 memory::desc plain_filter(const Conv& conv) {
   const int64_t channels = conv.channels_per_group(), rows = conv.windows[0].size, columns = conv.windows[1].size;
   memory::dims dims{conv.filters_per_group(), channels, rows, columns};
   memory::dims strides{rows * columns * channels, rows * columns, columns, 1};
   if (conv.format.channels_last) strides = {rows * columns * channels, 1, columns * channels, channels};
-  if (conv.format.spatial_axes == 1) {
-    dims.erase(dims.begin() + 2);
-    strides.erase(strides.begin() + 2);
-  }
   if (conv.groups > 1) {
     strides.insert(strides.begin(), dims[0] * strides[0]);
     dims.insert(dims.begin(), conv.groups);
@@ -63,8 +82,7 @@ struct Geometry {
   memory::dims strides, dilates, before, after;
 
   explicit Geometry(const Conv& conv) {
-    for (size_t axis = 2 - conv.format.spatial_axes; axis < conv.windows.size(); ++axis) {
-      const Window& window = conv.windows[axis];
+    for (const Window& window : conv.windows) {
       strides.push_back(window.stride);
       dilates.push_back(window.dilation - 1);
       before.push_back(window.before);
@@ -74,10 +92,13 @@ struct Geometry {
 };
 
 // A primitive of oneDNN's loops for any processor is none: products of our own are faster, and their sums the same for
-// any number of threads. Elsewhere than on x86 it may have no others.
+// any number of threads. Elsewhere than on x86 it may have no others. So is one of a product for each channel, which it
+// has where depthwise windows are wide.
 template <class Descriptor>
-Descriptor fast(Descriptor desc) {
-  if (std::string_view(desc.impl_info_str()).find("ref") != std::string_view::npos)
+Descriptor fast(Descriptor desc, const Conv& conv) {
+  const std::string_view name = desc.impl_info_str();
+  const bool is_depthwise = conv.channels_per_group() == 1 && conv.groups > 1;
+  if (name.find("ref") != std::string_view::npos || (is_depthwise && name.find("gemm") != std::string_view::npos))
     throw dnnl::error(dnnl_unimplemented, "oneDNN has no convolution of its own for this processor");
   return desc;
 }
@@ -89,6 +110,8 @@ struct Argument {
   int index;
   memory::desc plain;   // row-major
   memory::desc wanted;  // by the primitive
+
+  bool is_filter() const { return arg == DNNL_ARG_WEIGHTS || arg == DNNL_ARG_DIFF_WEIGHTS; }
 };
 
 struct ConvPrimitive {
@@ -120,7 +143,7 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
     const bool bias = kind == ConvKind::ForwardBias;
     // Also in jobs that only predict: forward_inference would choose channels last on AVX-512, which is no faster over
     // a whole network, and in a training job every gradient would then ask for a reorder.
-    const auto desc = fast(forward(conv, bias, activation, prop_kind::forward_training, engine));
+    const auto desc = fast(forward(conv, bias, activation, prop_kind::forward_training, engine), conv);
     ConvPrimitive result{dnnl::convolution_forward(desc),
                          desc.scratchpad_desc(),
                          {{DNNL_ARG_SRC, false, 0, plain_x, desc.src_desc()},
@@ -132,8 +155,10 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
 
   const auto hint = forward(conv, false, Activation::None, prop_kind::forward_training, engine);
   if (kind == ConvKind::InputGrad) {
-    const auto desc = fast(described_backward<dnnl::convolution_backward_data>(
-        engine, user_scratchpad(), hint, kDirect, x, any(filter), out, at.strides, at.dilates, at.before, at.after));
+    const auto desc = fast(
+        described_backward<dnnl::convolution_backward_data>(engine, user_scratchpad(), hint, kDirect, x, any(filter),
+                                                            out, at.strides, at.dilates, at.before, at.after),
+        conv);
     return {dnnl::convolution_backward_data(desc),
             desc.scratchpad_desc(),
             {{DNNL_ARG_DIFF_DST, false, 0, plain_out, desc.diff_dst_desc()},
@@ -146,7 +171,7 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
     return described_backward<dnnl::convolution_backward_weights>(engine, user_scratchpad(), hint, kDirect, values...,
                                                                   at.strides, at.dilates, at.before, at.after);
   };
-  const auto desc = fast(bias ? describe(x, any(filter), each_filter, out) : describe(x, any(filter), out));
+  const auto desc = fast(bias ? describe(x, any(filter), each_filter, out) : describe(x, any(filter), out), conv);
   ConvPrimitive result{dnnl::convolution_backward_weights(desc),
                        desc.scratchpad_desc(),
                        {{DNNL_ARG_DIFF_DST, false, 0, plain_out, desc.diff_dst_desc()},
@@ -167,7 +192,8 @@ Launch launch_of(const Conv& conv, ConvKind kind, Activation activation, KernelC
     const Layout& layout =
         argument.is_output ? call.output_layouts[argument.index] : call.input_layouts[argument.index];
     const memory::desc stored =
-        layout.row_major() ? argument.plain : descriptor(channels_first(blocked(type, layout), conv.format), kFloat);
+        layout.row_major() ? argument.plain
+                           : descriptor(library_form(blocked(type, layout), argument.is_filter(), conv.format), kFloat);
     if (argument.is_output) {
       launch.write(argument.arg, argument.index, stored, argument.wanted);
     } else {
@@ -185,7 +211,7 @@ bool conv_layouts(const Conv& conv, ConvKind kind, Activation activation, Layout
     const TensorType& type = argument.is_output ? call.output_types[argument.index] : call.input_types[argument.index];
     Layout& layout = argument.is_output ? call.outputs[argument.index] : call.inputs[argument.index];
     const bool plain = argument.wanted == argument.plain || type.shape.rank() == 1;
-    layout = plain ? Layout{} : layout_of(value_order(blocked(argument.wanted), conv.format), type);
+    layout = plain ? Layout{} : layout_of(own_form(blocked(argument.wanted), argument.is_filter(), conv.format), type);
   }
   return true;
 } catch (const dnnl::error&) {

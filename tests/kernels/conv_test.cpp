@@ -198,16 +198,52 @@ TEST_CASE("channels last gives the values of channels first") {
   CHECK(distance(y, session.evaluate("transpose", {twin}, last)[0]) < kFloat32);
 }
 
-TEST_CASE("conv1d is conv2d over images of height 1") {
+TEST_CASE("conv1d is conv2d over images of height 1, in all directions") {
   Session session = make_session();
-  const Tensor x = random_values({DType::Float32, {2, 5, 20}}, 1),
-               filter = random_values({DType::Float32, {6, 5, 4}}, 2);
-  const Attrs attrs = {{"padding", std::string("SAME")}, {"strides", Ints{2}}};
-  const Tensor y = session.evaluate("conv1d", {x, filter}, attrs)[0];
-  REQUIRE(y.shape() == Shape{2, 6, 10});
-  const Tensor twin = session.evaluate("conv2d", {x.reshaped({2, 5, 1, 20}), filter.reshaped({6, 5, 1, 4})},
-                                       {{"padding", std::string("SAME")}, {"strides", Ints{1, 2}}})[0];
-  CHECK(distance(y, twin.reshaped(y.shape())) == 0);
+  // Of many channels and few, of each channel with its own filter, narrow and wide.
+  for (const auto& [channels, groups, width, taps, stride] : {std::array<int64_t, 5>{5, 1, 20, 4, 2},
+                                                              {32, 1, 21, 3, 1},
+                                                              {20, 20, 50, 4, 1},
+                                                              {20, 20, 50, 31, 1},
+                                                              {18, 18, 70, 17, 2}}) {
+    for (const char* format : {"NCW", "NWC"}) {
+      CAPTURE(channels, groups, width, taps, stride, format);
+      const int64_t filters = groups == 1 ? 6 : channels, each = channels / groups;
+      const bool last = format == std::string("NWC");
+      const auto image = [&](int64_t count, int64_t places) {
+        return last ? Shape{3, places, count} : Shape{3, count, places};
+      };
+      const auto with_height = [&](const Tensor& tensor) {
+        std::vector<int64_t> dims = tensor.shape().dims();
+        dims.insert(dims.end() - (last ? 2 : 1), 1);
+        return tensor.reshaped(Shape(dims));
+      };
+      const Attrs attrs = {{"padding", std::string("SAME")}, {"groups", groups}};
+      Attrs one = attrs, two = attrs;
+      one.set("strides", Ints{stride});
+      one.set("data_format", std::string(format));
+      two.set("strides", Ints{1, stride});
+      two.set("data_format", std::string(last ? "NHWC" : "NCHW"));
+      const Tensor x = random_values({DType::Float32, image(channels, width)}, 1);
+      const Tensor filter =
+          random_values({DType::Float32, last ? Shape{filters, taps, each} : Shape{filters, each, taps}}, 2);
+      const Tensor y = session.evaluate("conv1d", {x, filter}, one)[0];
+      REQUIRE(y.shape() == image(filters, (width + stride - 1) / stride));
+      CHECK(distance(with_height(y), session.evaluate("conv2d", {with_height(x), with_height(filter)}, two)[0]) == 0);
+      const Tensor dy = random_values(y.type(), 3);
+      const auto agrees = [&](const std::string& name, const Tensor& second, const Tensor& like) {
+        Attrs narrow = one, wide = two;
+        narrow.set("shape", like.shape().dims());
+        wide.set("shape", with_height(like).shape().dims());
+        const Tensor grad = session.evaluate("conv1d" + name, {dy, second}, narrow)[0];
+        const Tensor exact =
+            session.evaluate("conv2d" + name, {as_double(with_height(dy)), as_double(with_height(second))}, wide)[0];
+        CHECK(distance(with_height(grad), exact) < 2e-5);
+      };
+      agrees("_input_grad", filter, x);
+      agrees("_filter_grad", x, filter);
+    }
+  }
 }
 
 TEST_CASE("faults of a convolution are named") {
