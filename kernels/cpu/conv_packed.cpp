@@ -8,6 +8,7 @@
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/packed_product.h"
+#include "kernels/cpu/rounding.h"
 #include "kernels/cpu/simd.h"
 
 namespace moonflow::cpu {
@@ -135,6 +136,12 @@ struct PackedConv {
     return factor;
   }
 
+  static Factor<T> turned_over(Factor<T> factor) {
+    std::swap(factor.lanes, factor.terms);
+    factor.runs_along_lanes = !factor.runs_along_lanes;
+    return factor;
+  }
+
   // Of so many channels for each place of an image.
   PackedSizes sizes(const ImageSize& size, int64_t count, int64_t inner) const {
     const int64_t all = size.batch * places(size);
@@ -159,10 +166,72 @@ struct PackedConv {
   void input_grad(const T* dy, const T* weight, T* dx, void* scratch) const {
     multiply(sizes(ConvKind::InputGrad), seen_by(dy), turned_weights(weight), channels, conv.image, image, dx, scratch);
   }
+
+  // ---- the gradient of x from the other side ----
+  // What each dy adds to the places that its window has seen is a product too, of as many terms as there are filters.
+  // Nothing in it is a zero that strides pass over, and of few channels less is added than would have to be packed.
+
+  bool scatters() const {
+    const bool strides_over = conv.windows[0].stride * conv.windows[1].stride > 1;
+    return !is_flat(conv) && (strides_over || 2 * channels <= filters);
+  }
+  // Images at a time, whose products fit into the second cache, and those.
+  int64_t images_together() const {
+    constexpr int64_t kElements = 1 << 17;
+    return std::clamp<int64_t>(kElements / std::max<int64_t>(1, taps(conv) * places(conv.out)), 1, conv.out.batch);
+  }
+  PackedSizes added_sizes(int64_t images) const { return {1, taps(conv), images * places(conv.out), filters}; }
+  int64_t added_count() const { return taps(conv) * images_together() * places(conv.out); }
+
+  void scatter(const T* dy, const T* weight, T* dx, T* added, void* scratch) const {
+    for (int64_t first = 0, count; first < conv.out.batch; first += count) {
+      count = std::min(images_together(), conv.out.batch - first);
+      for (int64_t group = 0; group < conv.groups; ++group) {
+        const int64_t columns = count * places(conv.out);
+        const Factor<T> of_places = turned_over(gradients(dy + first * out.batch + group * filters * out.channel));
+        multiply_packed(added_sizes(count), matrix_factor(weight + group * filters * taps(conv), 1, taps(conv)),
+                        of_places, {added, columns, columns, 0}, scratch);
+        T* const to = dx + first * image.batch + group * channels * image.channel;
+        parallel_for(count * channels, kGrain / std::max<int64_t>(1, columns) + 1, [&](int64_t from, int64_t end) {
+          widest([&] {
+            for (int64_t i = from; i < end; ++i)
+              add_plane(added, columns, i / channels, i % channels,
+                        to + i / channels * image.batch + i % channels * image.channel);
+          });
+        });
+      }
+    }
+  }
+
+  // Of one channel of an image, from `columns` places of each tap.
+  void add_plane(const T* added, int64_t columns, int64_t of_image, int64_t channel, T* plane) const {
+    const Window &down = conv.windows[0], &across = conv.windows[1];
+    const int64_t width = conv.out.width, tap_step = last ? channels : 1;
+    for (int64_t y = 0; y < conv.image.height; ++y)
+      for (int64_t x = 0; x < conv.image.width; ++x) plane[y * image.row + x * image.column] = 0;
+    for (int64_t i = 0; i < down.size; ++i) {
+      for (int64_t j = 0; j < across.size; ++j) {
+        const int64_t tap = (last ? channel : channel * down.size * across.size) + (i * across.size + j) * tap_step;
+        const T* from = added + tap * columns + of_image * places(conv.out);
+        const int64_t left = j * across.dilation - across.before;  // where the first window has this tap
+        const int64_t begin = left < 0 ? divide_up(-left, across.stride) : 0;
+        const int64_t end = std::min(width, divide_up(conv.image.width - left, across.stride));
+        for (int64_t y = 0; y < conv.out.height; ++y, from += width) {
+          const int64_t row = y * down.stride + i * down.dilation - down.before;
+          if (row < 0 || row >= conv.image.height) continue;
+          T* const to = plane + row * image.row + left * image.column;
+          const int64_t step = across.stride * image.column;
+          if (step == 1)
+            for (int64_t x = begin; x < end; ++x) to[x] += from[x];
+          else
+            for (int64_t x = begin; x < end; ++x) to[x * step] += from[x];
+        }
+      }
+    }
+  }
+
   void filter_grad(const T* dy, const T* x, T* dfilter, void* scratch) const {
-    Factor<T> turned = seen(x);
-    std::swap(turned.lanes, turned.terms);
-    turned.runs_along_lanes = !turned.runs_along_lanes;
+    const Factor<T> turned = turned_over(seen(x));
     const PackedResult<T> result{dfilter, taps(conv), taps(conv), 0, filters * taps(conv)};
     multiply_packed(sizes(ConvKind::FilterGrad), gradients(dy), turned, result, scratch);
   }
@@ -216,10 +285,21 @@ Launch prepare(const Conv& original, ConvKind kind, Activation activation, Kerne
   std::optional<DepthwiseConv> depthwise;
   const bool may_be_depthwise = is_forward(kind) || (is_filter_grad(kind) && !original.format.channels_last);
   if (may_be_depthwise && DepthwiseConv::fits(original)) depthwise.emplace(original);
-  call.scratch_bytes = depthwise ? depthwise->scratch_bytes<T>() : packed_scratch_bytes<T>(packed.sizes(kind));
+  const bool scatters = is_input_grad(kind) && packed.scatters();
+  const int64_t added_bytes = scatters ? aligned(packed.added_count() * static_cast<int64_t>(sizeof(T))) : 0;
+  if (depthwise)
+    call.scratch_bytes = depthwise->scratch_bytes<T>();
+  else if (scatters)
+    call.scratch_bytes = added_bytes + packed_scratch_bytes<T>(packed.added_sizes(packed.images_together()));
+  else
+    call.scratch_bytes = packed_scratch_bytes<T>(packed.sizes(kind));
   return [=](const LaunchCall& launch) {
     const T *first = launch.input<T>(0), *second = launch.input<T>(1);
     T* out = launch.output<T>(0);
+    if (scatters) {
+      char* const scratch = static_cast<char*>(launch.scratch);
+      return packed.scatter(first, second, out, reinterpret_cast<T*>(scratch), scratch + added_bytes);
+    }
     if (is_input_grad(kind)) return packed.input_grad(first, second, out, launch.scratch);
     if (is_filter_grad(kind)) {
       if (depthwise)
