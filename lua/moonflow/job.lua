@@ -54,12 +54,12 @@ function job.give_name(name, named)
   job.changes = job.changes + 1
 end
 
--- All jobs. One that does not train counts its calls, over all of its plans: what it draws depends on that, and on its
--- name. Of those that have one name each has a number as well, its first use being 1.
+-- All jobs. One that does not train counts its calls, over all of its plans: what it draws depends on that, on its
+-- name, and on how many jobs of that name had drawn before it since the seed was set.
 local counted, namesakes = setmetatable({}, { __mode = "k" }), {}
 
 random_seed.on_set(function()
-  for counting in pairs(counted) do counting.calls, counting.preparations = 0, 0 end
+  for counting in pairs(counted) do counting.calls, counting.preparations, counting.namesake = 0, 0, false end
   namesakes = {}
 end)
 
@@ -117,20 +117,17 @@ local function make(spec, name, site, body)
     name = name, site = site, body = body, returns = spec.returns, config = config, placement = spec.placement,
     type = spec.type or (config.trains and "train" or "predict"), inputs = inputs, leaves = leaves,
     legacy = config.trains or false, dynamic = false, plain = #leaves == #inputs, plan = false, plans = {},
-    board = { selective = 0, turns = {} }, watched = {}, calls = 0, preparations = 0, draws_as = name,
+    board = { selective = 0, turns = {} }, watched = {}, calls = 0, preparations = 0, draws_as = name, namesake = false,
   }, Job)
-  local number = self.type ~= "train" and (namesakes[name] or 0) + 1
-  if number and number > 1 then self.draws_as = name .. "#" .. number end
   local rank = core.processes()
-  if rank > 0 then self.draws_as = "process " .. rank .. "/" .. self.draws_as end
+  if rank > 0 then self.draws_as = "process " .. rank .. "/" .. name end
   for i, leaf in ipairs(leaves) do
     if leaf.placeholder.legacy then self.legacy = true end
     if leaf.placeholder.family == "ListNumpy" then self.dynamic, self.plain = true, false end
     if leaf.placeholder ~= (inputs[i] or {}).type then self.plain = false end
   end
   self.plan = plan.make(self, leaves)
-  -- One that failed was none, and the next of its name draws as the first.
-  counted[self], namesakes[name] = true, number or namesakes[name]
+  counted[self] = true
   if self.dynamic then self.plans[1] = { signature = self:signature_of(leaves), plan = self.plan } end
   local earlier = job.named[name]
   job.give_name(name, self)
@@ -240,6 +237,17 @@ local function check_feed(self, leaf, feed, shape)
       or feed.dtype == leaf.placeholder.dtype and "shape_mismatch" or "dtype_mismatch"
   end
   errors.raise(code, self.name .. ": input '" .. leaf.name .. "' " .. fault)
+end
+
+--- Which one it is of the jobs of its name that have drawn since the seed was set, with this draw: the first draws as
+--- the name says, whatever jobs there have been that did not. Those that train count their steps together.
+function Job:turn_to_draw()
+  if self.type == "train" then return 1 end
+  if not self.namesake then
+    self.namesake = (namesakes[self.name] or 0) + 1
+    namesakes[self.name] = self.namesake
+  end
+  return self.namesake
 end
 
 --- Raises what is wrong with so many arguments, one array per input.

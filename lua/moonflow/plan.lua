@@ -459,7 +459,7 @@ function Plan:supply(feeds, count)
   local hidden = self.hidden
   for i = 1, #hidden do
     if hidden[i].name == "System-Seed" then
-      feeds[count + i] = random_seed.array()
+      feeds[count + i] = random_seed.array(self.job:turn_to_draw())
     else
       feeds[count + i] = core.array(self.job.calls, "int64")
       self.job.calls = self.job.calls + 1

@@ -43,7 +43,8 @@ local function counters_of(job)
   local counters = {}
   for _, feed in ipairs(job.plan.hidden) do
     local is_seed = feed.name == "System-Seed"
-    counters[#counters + 1] = is_seed and random_seed.value() or (1 + job.preparations % kStreams) * kRuns
+    counters[#counters + 1] = is_seed and random_seed.value(job:turn_to_draw())
+      or (1 + job.preparations % kStreams) * kRuns
     counters[#counters + 1] = is_seed and 0 or 1
   end
   job.preparations = job.preparations + 1

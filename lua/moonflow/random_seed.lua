@@ -8,7 +8,7 @@ local io, os = io, os
 local random_seed = {}
 
 local value             -- known from the first use on
-local array             -- holds it
+local arrays = {}       -- that hold it, by whose it is
 local is_chosen = false  -- by the script
 local followers = {}
 
@@ -22,10 +22,15 @@ local function from_system()
   return drawn
 end
 
---- The seed in use.
-function random_seed.value()
+-- Those that would draw alike draw from seeds that are so far apart. Of a million of them no two meet, nor do they meet
+-- another seed of 32 bits.
+local kApart = 2 ^ 33
+
+--- The seed in use. With a number that of the n-th one of those that would draw alike; the first has the seed itself.
+function random_seed.value(number)
   value = value or from_system()
-  return value
+  if not number or number == 1 then return value end
+  return (value + (number - 1) * kApart) % 2 ^ 53
 end
 
 --- The seed in use with all its digits; tostring would give 14.
@@ -33,9 +38,14 @@ function random_seed.text()
   return ("%.0f"):format(random_seed.value())
 end
 
---- The seed in use as the feed of jobs.
-function random_seed.array()
-  array = array or core.array(random_seed.value(), "int64")
+--- The same as the feed of jobs.
+function random_seed.array(number)
+  number = number or 1
+  local array = arrays[number]
+  if not array then
+    array = core.array(random_seed.value(number), "int64")
+    arrays[number] = array
+  end
   return array
 end
 
@@ -56,13 +66,13 @@ end
 
 --- Takes over the seed of another one of the processes that compute together.
 function random_seed.share(number)
-  value, array = number, nil
+  value, arrays = number, {}
   for _, follow in ipairs(followers) do follow(number) end
 end
 
 --- Takes over the seed of a checkpoint, so that training goes on as if it had not stopped; a chosen seed stays.
 function random_seed.adopt(number)
-  if is_seed(number) and not is_chosen then value, array = number, nil end
+  if is_seed(number) and not is_chosen then value, arrays = number, {} end
 end
 
 --- Calls `follow` with each seed that the script sets, or shares.

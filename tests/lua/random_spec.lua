@@ -131,3 +131,69 @@ describe("whole numbers of one byte", function()
     assert.is_true(drawn:max() > 250 and drawn:min() < 5)
   end)
 end)
+
+describe("a job that is defined again", function()
+  local zeros = np.zeros { 1, 9 }
+
+  local function define()
+    return job_of({ zeros }, function(x) return flow.random.categorical(x) end)
+  end
+
+  local function draws(call)
+    local drawn = {}
+    for i = 1, 12 do drawn[i] = call(zeros):item() end
+    return table.concat(drawn)
+  end
+
+  local first, wanted, prepared
+
+  before_each(function()
+    first = define()
+    wanted, prepared = draws(first), draws(first:prepare())
+    flow.set_seed(3)
+  end)
+
+  it("goes on with other draws, while the one before it goes on with its own", function()
+    local seen = { [draws(first)] = true }
+    for _ = 1, 3 do
+      local after = define()
+      for _, drawn in ipairs { draws(after), draws(after:prepare()), draws(first) } do
+        assert.is_nil(seen[drawn])
+        seen[drawn] = true
+      end
+    end
+  end)
+
+  it("draws after a seed what it draws in a fresh process, however often it has been defined", function()
+    local kept, job = {}, nil
+    for times = 1, 4 do
+      for _ = 1, times do
+        job = define()
+        if times % 2 == 0 then kept[#kept + 1] = job end  -- others may have been collected or not
+        draws(job)
+      end
+      flow.set_seed(3)
+      assert.equal(wanted, draws(job))
+      assert.equal(prepared, draws(job:prepare()))
+      flow.set_seed(3)
+      assert.equal(prepared, draws(define():prepare()))
+    end
+    assert.equal(6, #kept)
+  end)
+
+  it("begins as the first where the one before it has drawn nothing since the seed", function()
+    local job = define()
+    assert.equal(wanted, draws(job))
+    assert.not_equal(wanted, draws(first))
+  end)
+
+  it("draws after the same seed as it did when it went on", function()
+    local function match()
+      flow.set_seed(4)
+      local before = draws(define())
+      local job = define()
+      return before .. draws(job) .. draws(job:prepare())
+    end
+    assert.equal(match(), match())
+  end)
+end)
