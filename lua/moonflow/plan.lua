@@ -412,9 +412,16 @@ local function submit_in_turn(self, switches, ...)
   return spawn.queue(self, function() return submit(self, up_to_date(self, switches), unpack(feeds, 1, count)) end)
 end
 
+local function refuse_at_end(self)
+  spawn.leave()
+  errors.raise("wrong_state", self.job_name .. ": begins no more runs, since flow.clear_default_session ends its "
+    .. "session; what begins anew in each callback stops before")
+end
+
 --- Starts a run and gives its number. When too much is in flight a task waits for its turn, and host mode gives
 --- nil, "busy" to everybody else.
 function Plan:start(...)
+  if session.is_ending() then refuse_at_end(self) end
   if not self.ready then self:prepare() end
   local switches = switches_of(self)
   local queued = spawn.can_queue()

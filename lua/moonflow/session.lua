@@ -33,6 +33,7 @@ local serving = false
 local late = {}         -- callbacks attached after their run had ended, in order
 local epoch = 0         -- rises with every wait that is not inside a handler
 local stopping = false  -- an interrupt is to end the waits
+local ending = false    -- what is under way is delivered, and then the session is cleared
 
 local settings = { pump = "script", inflight = 3, threads = nil, sink = nil, strict_placement = false }
 session.settings = settings
@@ -399,7 +400,8 @@ local function finish_until(stop)
 end
 
 --- Waits until nothing is in flight, everything is delivered, and published weights have reached their prepared calls;
---- or until the time is over: what is left then goes on, for a later poll or sync.
+--- or until the time is over: what is left then goes on, for a later poll or sync. What handlers and tasks begin
+--- meanwhile is waited for too, so where they always begin anew only a time ends it.
 --- @param max_ms? number  delivers nothing more once so much time is over. 0 or less, unlike in C, is no time: then it
 ---                        does not wait, and delivers something all the same, as flow.poll does. Default: waits until
 ---                        all is done
@@ -499,11 +501,23 @@ function session.shutdown()
   close()
 end
 
---- Delivers everything, ends the session and forgets its jobs and variables; the next use opens a fresh one.
+--- Delivers what is under way, ends the session and forgets its jobs and variables; the next use opens a fresh one.
+--- Nothing begins meanwhile: a task that calls a job asynchronously is left where it is, and a callback is told so.
+--- @error what handlers and runs raised meanwhile, as of flow.sync, when all is cleared; inside a callback or the body
+---        of a job
 function session.clear()
   refuse_end("flow.clear_default_session")
-  session.sync()
-  close()
+  ending = true
+  local fine, problem = pcall(session.sync)
+  ending = false
+  if fine or problem ~= "interrupted" then close() end  -- what a Ctrl-C has ended may still want to save something
+  if not fine then error(problem, 0) end
+end
+interrupts.keep_whole(session.clear)
+
+--- Is it being cleared, so that nothing may begin any more?
+function session.is_ending()
+  return ending
 end
 
 --- Replaces an unused session, for settings that it is made with. False when it holds variables or runs.

@@ -205,6 +205,12 @@ local function admit()
 end
 session.on_room(admit)
 
+--- Suspends the task that is running for good, as one whose awaited run is given up. Does nothing without one.
+function spawn.leave()
+  local task = running_task()
+  if task then suspend(task) end
+end
+
 -- ---- the interface -------------------------------------------------------------------------------------------------
 
 --- Has the task ended?
