@@ -117,6 +117,14 @@ int in_flight(lua_State* L) {
   return 1;
 }
 
+// session:has_ended(run) -> whether it has, delivered or not
+int has_ended(lua_State* L) {
+  bool ended = false;
+  protect(L, [&] { ended = any_session(L).completions().has_ended(static_cast<RunId>(number_at(L, 2, "run"))); });
+  lua_pushboolean(L, ended);
+  return 1;
+}
+
 // session:wait_idle(timeout_ms) -> whether it is idle; without a time it waits until it is
 int wait_idle(lua_State* L) {
   bool idle = false;
@@ -367,6 +375,7 @@ void add_session(lua_State* L, State& state) {
   static const luaL_Reg kMethods[] = {{"next", next},
                                       {"wait", wait},
                                       {"in_flight", in_flight},
+                                      {"has_ended", has_ended},
                                       {"wait_idle", wait_idle},
                                       {"fd", descriptor},
                                       {"announce", announce},

@@ -33,6 +33,7 @@ void CompletionQueue::post(std::unique_ptr<Run> run) noexcept {
     Run* const posted = run.get();
     (tail_ ? tail_->next : head_) = std::move(run);
     tail_ = posted;
+    last_posted_.store(posted->id, std::memory_order_release);
     add_ready();
   }
   posted_.notify_one();

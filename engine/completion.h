@@ -87,6 +87,8 @@ class CompletionQueue {
   bool wait(double timeout_ms);
   // How long a wait looks out before it sleeps: not at all where its run needs this core. The pulling thread's own.
   std::chrono::microseconds patience{0};
+  // Whether a run has ended, pulled or not: runs are posted in the order of their numbers. One atomic load.
+  bool has_ended(RunId run) const { return run <= last_posted_.load(std::memory_order_acquire); }
   // One atomic load.
   bool empty() const { return ready_.load(std::memory_order_acquire) == 0; }
   // A descriptor that is readable while something can be pulled. Made at the first call; -1 when the system has none.
@@ -94,6 +96,7 @@ class CompletionQueue {
 
  private:
   std::atomic<int64_t> ready_{0};  // runs posted whose end is not pulled yet, and one for an announcement
+  std::atomic<RunId> last_posted_{0};
   std::mutex mutex_;               // guards the list and the descriptor
   std::condition_variable posted_;
   std::unique_ptr<Run> head_;

@@ -14,7 +14,7 @@ local pending = {}
 
 -- What a call may not have yet is false, so that a name that no call has can be told from it.
 local Pending = { kind = "pending call", callback = false, error_handler = false, attached = false, awaited = false,
-                  waiters = false, problem = false, sequence = false, cancelled = false }
+                  waiters = false, problem = false, sequence = false, cancelled = false, known_over = false }
 Pending.__index = Pending
 arguments.publish("Pending", "pending", Pending, "get async_get on_error await ready wait cancel")
 
@@ -83,10 +83,21 @@ function Pending:deliver()
   handlers.call(callback, what_of(self), self.sequence, self.site, results_of(self))
 end
 
---- Has the run ended? Does not wait or deliver.
+-- Has the run ended, whether its end has been delivered or not? Who has been told so may have its results inside a
+-- callback, where waiting is refused: to all others always, and not only where the run happens to be slow.
+local function has_ended(self)
+  if not self.known_over then
+    self.known_over = self.ended or session.has_ended(self.run, self.plan.generation)
+  end
+  return self.known_over
+end
+
+--- Has the run ended? Does not wait or deliver: where it gives true, :get() gives the results at once, also inside a
+--- callback, and a callback of its own comes in its turn. True as well where its session has been closed, and the run
+--- given up.
 function Pending:ready()
   arguments.check_self(self, Pending, "pending:ready")
-  return self.ended
+  return has_ended(self)
 end
 
 -- Calls `handler` with the error if the run fails, or has failed.
@@ -123,6 +134,7 @@ end
 
 -- Waits until it has ended; false when the time is over, which `stop` is on the session's clock.
 local function wait_until(self, stop, what)
+  if self.known_over and not self.ended and handlers.running() then session.deliver_ended(self.run, self) end
   if not self.ended then
     session.refuse_inside(what)
     local came = session.wait_for(self, stop)
@@ -143,7 +155,7 @@ end
 --- goes on, and may be waited for again, or cancelled.
 --- @param max_ms? number  as of flow.sync: 0 or less is no time. Default: waits until it has ended
 --- @return boolean        whether it has ended
---- @error what the run failed with; inside a callback, unless the run has ended
+--- @error what the run failed with; inside a callback, unless the run has been delivered or :ready() has given true
 function Pending:wait(max_ms)
   arguments.check_self(self, Pending, "pending:wait")
   return wait_until(self, session.end_of(max_ms, "pending:wait"), "wait")
@@ -156,14 +168,14 @@ end
 --- @return boolean  false where it had ended already
 function Pending:cancel()
   arguments.check_self(self, Pending, "pending:cancel")
-  if self.ended then return false end
+  if has_ended(self) then return false end
   self.cancelled = true
   session.cancel(self.run)
   return true
 end
 
 --- Waits for the run and gives its results, delivering other things meanwhile.
---- @error what the run failed with; inside a callback, unless the run has ended
+--- @error what the run failed with; inside a callback, unless the run has been delivered or :ready() has given true
 function Pending:get()
   arguments.check_self(self, Pending, "pending:get")
   wait_until(self, nil, "get")
@@ -175,7 +187,8 @@ end
 --- @error what the run failed with; unless it has ended: inside a plain callback, and in host mode outside of a task
 function Pending:await()
   arguments.check_self(self, Pending, "pending:await")
-  if not self.ended then spawn.await(self) end
+  -- A task gives way here in any case: one that always calls anew would keep whoever resumes it.
+  if not self.ended and (handlers.running() or not self.known_over) then spawn.await(self) end
   return self:get()
 end
 

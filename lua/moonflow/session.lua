@@ -142,7 +142,7 @@ function session.otherwise(waiter)
 end
 
 local function hand(run, token, value, sequence)
-  local waiter = calls[run] or otherwise
+  local waiter, outer = calls[run] or otherwise, handing
   handing = run
   if token == 0 then
     calls[run] = nil
@@ -151,7 +151,7 @@ local function hand(run, token, value, sequence)
   elseif waiter then
     waiter:take(token, value, sequence)
   end
-  handing = nil
+  handing = outer
 end
 
 -- A hook of the script may raise between any two lines of these, and no entry is then half there.
@@ -309,6 +309,21 @@ function session.wait_for(thing, stop)
   if fine then return came end
   if thing.problem and not was then handlers.fail(thing.problem, thing) end
   error(came, 0)
+end
+
+--- Has a run of the session of that number ended, delivered or not? All have where that is closed.
+function session.has_ended(run, of)
+  return not handle or of ~= generation or handle:has_ended(run)
+end
+
+--- Delivers a run that has ended, before its turn, to who waits for it inside a handler.
+function session.deliver_ended(run, waiter)
+  while calls[run] == waiter do
+    local own, token, value, sequence = take_own(run)
+    if not own then break end  -- its last value is being handed on, and its end comes next
+    hand(run, token, value, sequence)
+  end
+  announce_rest()
 end
 
 --- Asks a run to stop before it has written anything.

@@ -72,6 +72,21 @@ TEST_CASE("a synchronous run happens on the calling thread, unless something is 
   CHECK(values(next(toy.session).tensor)[0] == 16);
 }
 
+TEST_CASE("a run is known to have ended before anybody has pulled it") {
+  ToySession toy;
+  const auto slow = unary(toy, "slow");
+  const CompletionQueue& completions = toy.session.completions();
+  Gate::close();
+  const RunId first = toy.session.submit(slow, feed({1, 1})), second = toy.session.submit(slow, feed({1, 1}));
+  CHECK_FALSE(completions.has_ended(first));
+  Gate::open();
+  toy.session.executor().wait_idle();
+  CHECK(completions.has_ended(first));
+  CHECK(completions.has_ended(second));
+  CHECK_FALSE(completions.has_ended(second + 1));
+  CHECK(toy.session.executor().in_flight() == 2);
+}
+
 TEST_CASE("a device rests on the thread that hands a run over, and on the worker when no further one comes") {
   ToySession toy;
   const auto plan = unary(toy, "square");

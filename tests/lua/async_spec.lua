@@ -549,7 +549,7 @@ describe("a call that is waited for or cancelled", function()
   end)
 
   it("stops without a word to others, and those around it go on", function()
-    local job, calls, tries, got = slow_job(), {}, 0
+    local job, calls, tries, got, cancelled = slow_job(), {}, 0
     repeat  -- this thread may be held up
       tries = tries + 1
       got = {}
@@ -557,14 +557,62 @@ describe("a call that is waited for or cancelled", function()
         calls[i] = job(x)
         calls[i](function() got[#got + 1] = i end)
       end
-      assert.is_true(calls[2]:cancel())
+      cancelled = calls[2]:cancel()
       assert.is_true(flow.sync())
     until #got < 3 or tries == 100
+    assert.is_true(cancelled)
     assert.same({ 1, 3 }, got)
     assert.is_false(calls[3]:cancel())
     local fine, problem = pcall(calls[2].get, calls[2])
     assert.is_false(fine)
     assert.equal("interrupted", problem.code)
+  end)
+
+  it("is ready when its run has ended, and not to be cancelled any more, though nothing has been delivered", function()
+    local job, got = slow_job(), 0
+    for _, call in ipairs { job(x), job(x) } do
+      call(function() got = got + 1 end)
+      while not call:ready() do end
+      assert.is_false(call:cancel())
+      assert.equal(0, got)
+    end
+    assert.equal(2, flow.in_flight())
+    flow.sync()
+    assert.equal(2, got)
+  end)
+
+  it("gives its results once it is ready, also inside a callback", function()
+    local job, results, order = slow_job(), {}, {}
+    local first, second, third = job(x), job(x), job(x)
+    first(function()
+      order[#order + 1] = 1
+      while not third:ready() do end
+      results[1] = third:get():item()
+      results[2] = third:get():item()
+    end)
+    second(function() order[#order + 1] = 2 end)
+    assert.is_true(flow.sync())
+    assert.same({ 0, 0 }, results)
+    assert.same({ 1, 2 }, order)
+    flow.config.pump("host")
+    local call = job(x)
+    while not call:ready() do end
+    assert.equal(0, call:await():item())
+  end)
+
+  it("is over when its session is closed", function()
+    local job = slow_job()
+    local first, last = job(x), job(x)
+    flow.shutdown()
+    assert.is_true(first:ready() and last:ready())
+    local other = slow_job()
+    local running, queued = other(x), other(x)  -- whose numbers are those of the others
+    assert.is_false(last:cancel())
+    assert.is_true(last:ready())
+    assert.equal(0, running:get():item() + queued:get():item())
+    local fine, problem = pcall(last.get, last)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("given up when its session was closed", 1, true), tostring(problem))
   end)
 
   it("tells its error handler and the task that awaits it", function()
