@@ -6,7 +6,9 @@
 //   4. Where the file system cannot exchange, the old one is renamed to <target>.moonflow-previous and the new one into
 //      place. A crash between the two leaves the target missing and the previous one whole: reading falls back to it,
 //      and the next save starts by putting it back.
-//   5. The parent is synced. What a killed process left under a temporary name is not locked by anyone, and the next
+//   5. Another process may save there at any moment: a folder is looked at, and removed, by its descriptor, and where
+//      it is not in its place any more, what was missing in it says nothing.
+//   6. The parent is synced. What a killed process left under a temporary name is not locked by anyone, and the next
 //      save into the same parent removes it: a target of its own for each save would otherwise never be cleaned up.
 #include "bindings/checkpoint_directory.h"
 
@@ -43,6 +45,13 @@ bool exists(const std::string& path) {
   return ::lstat(path.c_str(), &facts) == 0;
 }
 
+// Is the folder still where it was opened? Another process may have put its own there, and be removing this one.
+bool is_in_place(const Descriptor& folder, const std::string& path) {
+  struct stat own, there;
+  return ::fstat(folder.get(), &own) == 0 && ::lstat(path.c_str(), &there) == 0 && own.st_dev == there.st_dev &&
+         own.st_ino == there.st_ino;
+}
+
 // What is `done` to it, such as "overwritten", removes the folder, so it must be a checkpoint and nothing else:
 // nobody's home is deleted by a typo.
 void require_only_checkpoint(const Descriptor& directory, const std::string& path, const char* done) {
@@ -63,10 +72,8 @@ void require_only_checkpoint(const Descriptor& directory, const std::string& pat
 
 // Removes a folder of the known form, the manifest first so that a rest of it is never taken for a whole. Best effort:
 // anything unknown in it stays, and the folder with it.
-void remove_checkpoint(const std::string& path) noexcept {
+void remove_checkpoint(const Descriptor& directory, const std::string& path) noexcept {
   try {
-    const Descriptor directory = open_folder(AT_FDCWD, path.c_str());
-    if (!directory) return;
     ::unlinkat(directory.get(), kManifest, 0);
     ::unlinkat(directory.get(), kDone, 0);
     for (const std::string& name : names_in(directory, path)) {
@@ -76,9 +83,14 @@ void remove_checkpoint(const std::string& path) noexcept {
       ::unlinkat(folder.get(), "meta", 0);
       ::unlinkat(directory.get(), name.c_str(), AT_REMOVEDIR);
     }
-    ::rmdir(path.c_str());
+    if (is_in_place(directory, path)) ::rmdir(path.c_str());
   } catch (const std::exception&) {
   }
+}
+
+void remove_checkpoint(const std::string& path) noexcept {
+  const Descriptor directory = open_folder(AT_FDCWD, path.c_str());
+  if (directory) remove_checkpoint(directory, path);
 }
 
 // <target>.moonflow-tmp-<process>-<number>
@@ -95,7 +107,25 @@ void remove_leftovers(const std::string& parent) {
   for (const std::string& name : names_in(directory, parent)) {
     if (!is_temporary(name)) continue;
     const Descriptor leftover = open_folder(directory.get(), name.c_str());
-    if (leftover && lock_for_maker(leftover.get()) == Lock::Ours) remove_checkpoint(parent + "/" + name);
+    if (leftover && lock_for_maker(leftover.get()) == Lock::Ours) remove_checkpoint(leftover, parent + "/" + name);
+  }
+}
+
+// What is at the path may be replaced: nothing, an empty folder, or, where `overwrite` allows it, a checkpoint.
+void require_replaceable(const std::string& path, bool overwrite) {
+  while (exists(path)) {
+    const Descriptor old = open_folder(AT_FDCWD, path.c_str());
+    if (!old && errno == ENOENT) continue;
+    require(old || errno != ENOTDIR, ErrorCode::Io, "'", path, "' exists and is no folder");
+    if (!old) fail_errno(path, "open the folder");
+    try {
+      if (names_in(old, path).empty()) return;
+      require(overwrite, ErrorCode::Io, "folder '", path,
+              "' exists and is not empty; overwrite = true replaces the checkpoint in it");
+      return require_only_checkpoint(old, path, "overwritten");
+    } catch (const Error&) {
+      if (!overwrite || is_in_place(old, path)) throw;
+    }
   }
 }
 
@@ -111,16 +141,7 @@ NewDirectory::NewDirectory(std::string target, bool overwrite)
   const std::string previous = target_ + kPrevious;
   if (!exists(target_) && exists(previous) && ::rename(previous.c_str(), target_.c_str()) != 0)
     fail_errno(previous, "put back");
-  if (exists(target_)) {
-    const Descriptor old = open_folder(AT_FDCWD, target_.c_str());
-    require(old || errno != ENOTDIR, ErrorCode::Io, "'", target_, "' exists and is no folder");
-    if (!old) fail_errno(target_, "open the folder");
-    if (!names_in(old, target_).empty()) {
-      require(overwrite, ErrorCode::Io, "folder '", target_,
-              "' exists and is not empty; overwrite = true replaces the checkpoint in it");
-      require_only_checkpoint(old, target_, "overwritten");
-    }
-  }
+  require_replaceable(target_, overwrite);
   remove_leftovers(parent_of(target_));
   for (int number = 0; !make_beside(number); ++number)
     if (number == 1000) fail_errno(target_, "make the folder");

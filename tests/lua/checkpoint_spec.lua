@@ -583,6 +583,22 @@ describe("a checkpoint", function()
     assert.is_true(fine, problem)
   end)
 
+  it("is overwritten by several processes at once, and whole in the end", function()
+    local path = folder .. "/contested"
+    local writer = ([[
+      local flow = require "moonflow"
+      local values = {}
+      for i = 1, 20 do values["v" .. i] = flow.np.full({ 2 }, i) end
+      for _ = 1, 100 do flow.checkpoint.save(%q, values, { overwrite = true }) end
+    ]]):format(path)
+    local run = process.shell("sh -c " .. process.quote(("for i in 1 2 3; do %s -e %s & done; wait"):format(
+      process.quote(process.launcher), process.quote(writer))))
+    assert.equal("", run.err)
+    local read = flow.checkpoint.get(path)
+    for i = 1, 20 do assert.equal(i, read["v" .. i]:at(0)) end
+    assert.same({ "contested" }, core.list_directory(folder))
+  end)
+
   it("in one file has no variable by the name that the format keeps for itself", function()
     refuses("the format keeps the name '__metadata__' for itself", function()
       flow.checkpoint.save(folder .. "/m.safetensors", { __metadata__ = np.ones({ 2 }) })
