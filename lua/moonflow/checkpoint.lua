@@ -142,7 +142,7 @@ function CheckPoint.__tostring()
 end
 
 --- Gives every variable of the jobs defined so far its first value. Variables of jobs that are defined later get theirs
---- before the first call of such a job.
+--- before the first call of such a job. Waits for the runs under way.
 function CheckPoint:init()
   arguments.check_self(self, CheckPoint, "CheckPoint:init")
   variable.reset()
@@ -151,7 +151,8 @@ end
 local save_signature = arguments.signature("CheckPoint:save",
   { { "path", "string" }, { "overwrite", "boolean", false }, { "slots", "boolean", true }, { "metadata", "any?" } })
 
---- Writes all variables, after the runs submitted so far. Whatever goes wrong, a checkpoint that was there stays whole.
+--- Writes all variables, after the runs submitted so far, for which it waits. Whatever goes wrong, a checkpoint that
+--- was there stays whole. Several processes may save to one place: each replaces all of what another has saved.
 --- @param path string         the directory to make; one file in the safetensors format, for Python among others, when
 ---                            it ends in ".safetensors"
 --- @param overwrite? boolean  true replaces a checkpoint that is there; default: refuse a directory that is not empty
@@ -259,7 +260,8 @@ local load_signature = arguments.signature("CheckPoint:load", { { "path", "strin
 
 --- Reads the variables of the jobs defined so far. Everything is checked before the first variable changes. A variable
 --- that the checkpoint lacks keeps its value, or gets its first one, and the log sink is told; what the checkpoint has
---- beyond them is left alone. The seed of random numbers goes on too, unless the script has called flow.set_seed.
+--- beyond them is left alone. The seed of random numbers goes on too, unless the script has called flow.set_seed. Waits
+--- for the runs under way.
 --- @param path string     the directory that save made, or a file whose name ends in ".safetensors"
 --- @param slots? boolean  default true; false leaves what optimizers remember and the steps of train jobs as they are,
 ---                        as for a training that begins anew from weights
@@ -278,8 +280,8 @@ end
 local save_memory_signature = arguments.signature("CheckPoint:save_memory",
   { { "slots", "boolean", true }, { "metadata", "any?" } })
 
---- All variables in one string, after the runs submitted so far: for a file system of one's own, such as LÖVE's, or for
---- the network. It is what a file in the safetensors format has in it.
+--- All variables in one string, after the runs submitted so far, for which it waits: for a file system of one's own,
+--- such as LÖVE's, or for the network. It is what a file in the safetensors format has in it.
 --- @param slots? boolean   default true; false leaves out what optimizers remember and the steps of train jobs
 --- @param metadata? table  as of save; load_memory gives them
 --- @return string
@@ -294,8 +296,8 @@ end
 local load_memory_signature = arguments.signature("CheckPoint:load_memory",
   { { "bytes", "string" }, { "slots", "boolean", true } })
 
---- Reads the variables of the jobs defined so far, and the seed, as load does, from a string. Gives its metadata, if it
---- has any.
+--- Reads the variables of the jobs defined so far, and the seed, as load does, from a string, after the runs under way.
+--- Gives its metadata, if it has any.
 --- @param bytes string    what save_memory gave, or all of a file in the safetensors format
 --- @param slots? boolean  default true; false leaves what optimizers remember and the steps of train jobs as they are
 --- @return table?

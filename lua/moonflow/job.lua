@@ -423,7 +423,9 @@ end
 --- `flow.publish()` for all, hands it those of the session. Where the job draws random numbers, each of its runs draws
 --- others, than those of the job and of its other prepared calls too: from the seed that is in use when it is made, so
 --- after `flow.set_seed` one that is made anew draws what the first one drew. Variables that the job assigns are the
---- call's own: they begin with the session's values, keep what a call leaves there, and go back by `act:reset()`.
+--- call's own: they begin with the session's values, keep what a call leaves there, and go back by `act:reset()`. They
+--- can be neither read nor set otherwise, nor can the number of the next draw: a call with other values is one that is
+--- prepared after flow.load_variables. To prepare waits for the runs under way.
 --- @return Prepared
 --- @error a job that trains or takes lists
 function Job:prepare(...)
@@ -437,7 +439,7 @@ end
 
 --- Writes the job as an ONNX file (opset 17) with the weights it has now, for other systems to run:
 --- `policy_job:export_onnx("policy.onnx", { outputs = { "action" } })`. Inputs keep their names, and sizes are those of
---- the placeholders. What a comparison gives is an int8 there too.
+--- the placeholders. What a comparison gives is an int8 there too. Waits for the runs under way.
 ---
 --- With any_batch = true the file takes any number of samples at once: along the axis that a placeholder calls its
 --- batch_axis, 0 by default and `false` for none. The body is traced for batches of some sizes for that, so it must
@@ -506,6 +508,7 @@ function job.bytes()
 end
 
 --- How many steps a train job has made, those of before too where it goes on from a checkpoint, which keeps that.
+--- Waits for the runs under way, whose steps count; a game that must not wait counts on, one in each callback.
 --- @return integer
 --- @error a job that does not train
 function Job:train_steps()

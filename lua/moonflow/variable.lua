@@ -450,8 +450,8 @@ end
 
 local all_signature = arguments.signature("flow.get_all_variables", { { "slots", "boolean", true } })
 
---- The values of all variables after the runs submitted so far: { name = ndarray }. They are copies, so they keep a
---- state to go back to: `best = flow.get_all_variables()`, and later `flow.load_variables(best)`.
+--- The values of all variables after the runs submitted so far, for which it waits: { name = ndarray }. They are
+--- copies: a state to go back to, `best = flow.get_all_variables()`, and later `flow.load_variables(best)`.
 --- @param slots? boolean  default true; false leaves out what optimizers remember and the steps of train jobs
 --- @return table<string,ndarray>
 function variable.get_all_variables(...)
@@ -471,7 +471,8 @@ local function suggestion(name, types, values)
   return arguments.suggestion(name, free)
 end
 
---- Gives variables the values of a table { name = ndarray }. Everything is checked before the first variable changes.
+--- Gives variables the values of a table { name = ndarray }. Everything is checked before the first variable changes,
+--- which is after the runs under way: it waits for them.
 --- Values of a narrower floating dtype, such as weights that are stored in bfloat16, become the variable's.
 --- @param values table              of flow.get_all_variables, flow.checkpoint.get or your own
 --- @param ignore_mismatch? boolean  default true: names that no variable of the jobs so far has are left out, and the
