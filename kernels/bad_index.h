@@ -26,14 +26,19 @@ inline void require_labels(const OpCall& call, int labels, const char* name, int
   fail(ErrorCode::OutOfRange, "row ", row, ": label ", label, " is outside [0, ", classes, ")");
 }
 
-// `flat` is the place in indices of this shape.
-[[noreturn]] inline void fail_index(const Shape& shape, int64_t flat, int64_t index, int64_t bound) {
+// The indices of the place `flat` of a value of this shape.
+inline Shape place_in(const Shape& shape, int64_t flat) {
   Shape at = shape;
   for (int axis = shape.rank() - 1; axis >= 0; --axis) {
     at[axis] = flat % shape[axis];
     flat /= shape[axis];
   }
-  fail(ErrorCode::OutOfRange, "indices at ", at, " is ", index, ", outside [0, ", bound, ")");
+  return at;
+}
+
+// `flat` is the place in indices of this shape.
+[[noreturn]] inline void fail_index(const Shape& shape, int64_t flat, int64_t index, int64_t bound) {
+  fail(ErrorCode::OutOfRange, "indices at ", place_in(shape, flat), " is ", index, ", outside [0, ", bound, ")");
 }
 
 }  // namespace moonflow

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/bad_chance.h"
+#include "kernels/bad_index.h"
 #include "kernels/boxes.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/philox_lanes.h"
@@ -216,7 +218,8 @@ void add_bernoulli(Catalog& catalog) {
       "Coin flips whose chances are the elements of x, thrown anew in each run. No gradient.\n"
       "  out = u < x ? 1 : 0, with u uniform in [0, 1)\n"
       "shapes: x of any shape -> out of the same shape\n"
-      "dtypes: float32, float64 -> the same";
+      "dtypes: float32, float64 -> the same\n"
+      "errors: a chance that is NaN names its position";
   op.inputs = {{"x"}, {"seed"}, {"step"}};
   op.attrs = {key_attr()};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
@@ -226,13 +229,16 @@ void add_bernoulli(Catalog& catalog) {
   };
   op.cpu = {[](KernelCall& call) -> Launch {
     const RandomSource source(call, 1);
-    const int64_t count = call.inputs[0].count();
+    const Shape shape = call.inputs[0].shape;
+    const int64_t count = shape.count();
     return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
       using T = decltype(zero);
       return [=](const LaunchCall& launch) {
         const Sequence sequence = source.at(launch);
         const T* x = launch.input<T>(0);
         T* out = launch.output<T>(0);
+        const T* const bad = std::find_if(x, x + count, [](T chance) { return std::isnan(chance); });
+        if (bad != x + count) fail_chance(shape, bad - x);
         cpu::parallel_for(count, cpu::kGrain / 16, [&](int64_t first, int64_t last) {
           for (int64_t i = first; i < last; ++i) {
             const Block block = sequence.block(static_cast<uint64_t>(i / 2));
@@ -246,6 +252,56 @@ void add_bernoulli(Catalog& catalog) {
   op.random = true;
   const TensorType scalar{DType::Int64, {}};
   op.examples = {{{f32({3, 5}), scalar, scalar}, {{"key", std::string("a")}}, 0, 1}};
+  catalog.add(op);
+}
+
+// ---- classes ------------------------------------------------------------------------------------------------------
+
+void add_drawn_class(Catalog& catalog) {
+  OpDef op;
+  op.name = "drawn_class";
+  op.doc =
+      "The classes that a race of logits has given, as another dtype, where there was one to draw. Made by\n"
+      "flow.random.categorical. No gradient.\n"
+      "shapes: classes (...), logits (..., n) -> out (...)\n"
+      "dtypes: classes of an integer dtype; logits float32, float64 -> int32 or int64\n"
+      "errors: a class outside [0, n), and one whose logit is NaN or -inf, name their row";
+  op.inputs = {{"classes"}, {"logits"}};
+  op.attrs = {{"dtype", DType::Int32, "of the result"}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_indices(call, 0, "classes");
+    require_floating(call, 1, "logits");
+    const Shape& logits = call.shape(1);
+    require(logits.rank() > 0 && call.shape(0) == Shape(logits.begin(), logits.end() - 1), ErrorCode::ShapeMismatch,
+            "classes are ", call.shape(0), ", logits are ", logits, "; wanted (...) and (..., n)");
+    const DType dtype = call.attrs.dtype("dtype");
+    require(dtype == DType::Int32 || dtype == DType::Int64, ErrorCode::DtypeMismatch,
+            "dtype must be int32 or int64, got ", dtype);
+    return {{dtype, call.shape(0)}};
+  };
+  op.cpu = {[](KernelCall& call) -> Launch {
+    const int64_t rows = call.inputs[0].count(), classes = call.inputs[1].shape.dims().back();
+    return visit(call.inputs[0].dtype, [&](auto of_class) {
+      return visit_floating(call.inputs[1].dtype, [&](auto of_logit) {
+        return visit(call.outputs[0].dtype, [&](auto of_out) -> Launch {
+          return [=](const LaunchCall& launch) {
+            const auto* const drawn = launch.input<decltype(of_class)>(0);
+            const auto* const logits = launch.input<decltype(of_logit)>(1);
+            auto* const out = launch.output<decltype(of_out)>(0);
+            for (int64_t row = 0; row < rows; ++row) {
+              const auto chosen = static_cast<int64_t>(drawn[row]);
+              const bool is_class = chosen >= 0 && chosen < classes;
+              if (!is_class || !is_drawable(logits[row * classes + chosen])) fail_drawn(row, chosen, classes);
+            }
+            for (int64_t row = 0; row < rows; ++row) out[row] = static_cast<decltype(of_out)>(drawn[row]);
+          };
+        });
+      });
+    });
+  }};
+  op.examples = {{{i32({3}), f32({3, 5})}},
+                 {{{DType::Int64, {2, 3}}, f32({2, 3, 4})}, {{"dtype", DType::Int64}}},
+                 {{{DType::Int64, {}}, f32({4})}}};
   catalog.add(op);
 }
 
@@ -465,6 +521,7 @@ void add_fills(Catalog& catalog) {
 void add_random(Catalog& catalog) {
   add_dropout(catalog);
   add_bernoulli(catalog);
+  add_drawn_class(catalog);
   add_fills(catalog);
   add_orthogonal(catalog);
 }

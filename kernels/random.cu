@@ -1,5 +1,7 @@
 // Random ops on CUDA: the same numbers as on the CPU, since each is a function of (seed, key, step, element) alone.
+#include "kernels/bad_chance.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/indices.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/random_draws.h"
 
@@ -111,16 +113,35 @@ struct Bernoulli {
   Source source;
   const T* chances;
   T* out;
-  MOONFLOW_DEVICE void operator()(const Neighbours<kN>& own) const {
+  FaultNote* note;
+  int step;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block, const Neighbours<kN>& own) const {
     const Sequence sequence = source.sequence();
     const auto values = own.of(chances);
     Pack<T, kN> results;
     for (int i = 0; i < kN; ++i) {
       const philox::Block numbers = sequence.block(static_cast<uint64_t>(own.first + i) / 2);
-      const bool hit = philox::uniform53(philox::bits_of(numbers, i % 2)) < Computed<T>(values.values[i]);
+      const auto chance = Computed<T>(values.values[i]);
+      if (i < own.rest && chance != chance) note_fault(block, note, step, own.first + i, 0);
+      const bool hit = philox::uniform53(philox::bits_of(numbers, i % 2)) < chance;
       results.values[i] = T(static_cast<Computed<T>>(hit));
     }
     own.put(results, out);
+  }
+};
+
+template <class T, class Out>
+struct DrawnClass {
+  Indices drawn;  // of `bound` classes
+  const T* logits;
+  Out* out;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block, int64_t row) const {
+    const int64_t chosen = drawn.checked(block, row);
+    if (chosen >= 0 && !is_drawable(logits[row * drawn.bound + chosen]))
+      note_fault(block, drawn.note, drawn.step, row, chosen);
+    out[row] = static_cast<Out>(chosen);
   }
 };
 
@@ -172,12 +193,29 @@ Launch prepare_mask(KernelCall& call) {
 }
 
 Launch prepare_bernoulli(KernelCall& call) {
+  call.explain = [shape = call.inputs[0].shape](int64_t place, int64_t) { fail_chance(shape, place); };
   return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [source = SourceOf(call, 1), count = call.inputs[0].count()](const LaunchCall& at) {
-      const Bernoulli<T> draw{source(at), at.input<T>(0), at.output<T>(0)};
+      const Bernoulli<T> draw{source(at), at.input<T>(0), at.output<T>(0), fault_note(at.stream), at.step};
       for_each_pack(at.stream, count, draw, draw.chances, draw.out);
     };
+  });
+}
+
+Launch prepare_drawn_class(KernelCall& call) {
+  const TensorType drawn = call.inputs[0];
+  const int64_t classes = call.inputs[1].shape.dims().back();
+  call.explain = [classes](int64_t row, int64_t chosen) { fail_drawn(row, chosen, classes); };
+  return visit_floating(call.inputs[1].dtype, [&](auto of_logit) {
+    return visit(call.outputs[0].dtype, [&](auto of_out) -> Launch {
+      using T = decltype(of_logit);
+      using Out = decltype(of_out);
+      return [=](const LaunchCall& at) {
+        for_each(at.stream, drawn.count(),
+                 DrawnClass<T, Out>{Indices(at, 0, drawn.dtype, classes), at.input<T>(1), at.output<Out>(0)});
+      };
+    });
   });
 }
 
@@ -232,6 +270,7 @@ void add_random(Kernels& kernels) {
   kernels["random_mask_like"] = {{prepare_mask}, true};
   kernels["random_mask"] = {{prepare_mask}, true};
   kernels["random_bernoulli"] = {{prepare_bernoulli}, true};
+  kernels["drawn_class"] = {{prepare_drawn_class}};
   kernels["random_uniform"] = {{prepare_uniform}, true};
   kernels["random_normal"] = {{prepare_normal}, true};
   kernels["truncated_normal"] = {{prepare_truncated}, true};

@@ -104,7 +104,8 @@ struct Neighbours {
   }
 };
 
-// Calls f(neighbours) for the elements in [0, count), F::kN at a time, each pack in a thread of its own.
+// Calls f(neighbours), or f(block, neighbours), for the elements in [0, count), F::kN at a time, each pack in a thread
+// of its own.
 template <class F>
 struct ForEachPack {
   static constexpr int kThreads = 256, kN = F::kN;
@@ -114,7 +115,12 @@ struct ForEachPack {
   template <class Block>
   MOONFLOW_DEVICE void operator()(const Block& block) const {
     const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
-    if (rest > 0) f(Neighbours<kN>{first, rest, aligned && rest >= kN});
+    if (rest <= 0) return;
+    const Neighbours<kN> own{first, rest, aligned && rest >= kN};
+    if constexpr (std::is_invocable_v<const F&, const Block&, const Neighbours<kN>&>)
+      f(block, own);
+    else
+      f(own);
   }
 };
 

@@ -119,6 +119,40 @@ describe("random.categorical", function()
     refuses(np.zeros {}, nil, "'x' is float32 ()")
     refuses(np.zeros { 3 }, "int8", "dtype can be int32 or int64, got int8")
   end)
+
+  it("refuses a row that has no class to draw, and goes on with the next run", function()
+    local nan, inf = 0 / 0, math.huge
+    for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+      local good = np.array({ { 1, 2, 3 }, { -inf, 0, -inf } }, dtype)
+      local job = job_of({ good }, function(x) return flow.random.categorical(x, { name = "action" }) end)
+      for _, row in ipairs { { nan, nan, nan }, { nan, 0, 1 }, { 0, 1, nan }, { -inf, -inf, -inf } } do
+        local logits = good:copy()
+        logits[1] = row
+        local fine, problem = pcall(job, logits)
+        assert.is_false(fine)
+        assert.equal("invalid_argument", problem.code)
+        assert.truthy(tostring(problem):find("'action'", 1, true), tostring(problem))
+        assert.truthy(problem.message:find("row 1 has no class to draw: its logits are all -inf or there is a NaN", 1,
+          true), problem.message)
+      end
+      assert.equal(1, job(good)[1])
+    end
+  end)
+end)
+
+describe("random.bernoulli", function()
+  it("refuses a chance that is NaN, and takes those beyond 0 and 1 as these", function()
+    for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+      local job = job_of({ np.zeros({ 2, 3 }, dtype) }, function(x)
+        return flow.random.bernoulli(x, { name = "coin" })
+      end)
+      local fine, problem = pcall(job, np.array({ { 0, 1, 0.5 }, { 1, 0 / 0, 0 } }, dtype))
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find("'coin'", 1, true), tostring(problem))
+      assert.truthy(problem.message:find("the chance at (1, 1) is NaN, wanted 0 to 1", 1, true), problem.message)
+      assert.same({ { 0, 1, 0 }, { 1, 1, 0 } }, job(np.array({ { 0, 1, -1 }, { 2, 1, 0 } }, dtype)):totable())
+    end
+  end)
 end)
 
 describe("whole numbers of one byte", function()

@@ -54,7 +54,7 @@ shapes: logits (..., classes) -> (...)
 dtypes: logits of a floating dtype -> int32, or int64 with `dtype`
 note: flow.masked_fill(logits, mask, -1e9) leaves out the classes where the mask is not 0; so does -inf, which makes an
   entropy NaN
-errors: logits of an integer dtype or without a class
+errors: logits of an integer dtype or without a class; in a run, a row with a NaN or with nothing but -inf
 source: the Gumbel-max trick, as in Maddison, Tarlow and Minka, A* Sampling, NIPS 2014]],
   function(given, _, signature)
     local logits, dtype, name = given.logits, given.dtype, given.name
@@ -69,7 +69,9 @@ source: the Gumbel-max trick, as in Maddison, Tarlow and Minka, A* Sampling, NIP
     logits = ops.widened(logits)
     local u = ops.apply("random_uniform", {}, { shape = shape, dtype = logits.dtype }, name and name .. "-uniform",
       given.seed)
+    -- 0, which may come of 24 bits, is as good as half of the next: else a class could lose to those that are left out.
+    u = ops.apply("clip_by_value", { u }, { min = logits.dtype == "float64" and 2 ^ -54 or 2 ^ -25 })
     local race = logits - ops.apply("log", { -ops.apply("log", { u }) })
-    if dtype == "int64" then return ops.apply("argmax", { race }, { axis = -1 }, name) end
-    return ops.apply("cast", { ops.apply("argmax", { race }, { axis = -1 }) }, { dtype = dtype }, name)
+    local drawn = ops.apply("argmax", { race }, { axis = -1 })
+    return ops.apply("drawn_class", { drawn, logits }, { dtype = dtype }, name)
   end)

@@ -80,6 +80,9 @@ function ops.cast(w)
   return w:emit("Cast", { w:input(1) }, { to = types.attribute(to) })
 end
 
+-- Operators refuse no values; those of a row without a class are as its race has them.
+ops.drawn_class = ops.cast
+
 -- The angle of the point (y, x), of the smaller side over the larger: y is the second input.
 function ops.atan2(w)
   local x, y = w:input(1), w:input(2)
