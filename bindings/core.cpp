@@ -163,6 +163,7 @@ extern "C" __attribute__((visibility("default"))) int luaopen_moonflow_core(lua_
   add_shape(L, state);
   add_ndarray(L, state);
   add_array_sources(L, state);
+  add_draws(L, state);
   add_session(L, state);
   add_graph(L, state);
   add_plan(L, state);

@@ -9,6 +9,7 @@ namespace moonflow::lua {
 void add_shape(lua_State* L, State& state);
 void add_ndarray(lua_State* L, State& state);
 void add_array_sources(lua_State* L, State& state);
+void add_draws(lua_State* L, State& state);
 void add_session(lua_State* L, State& state);
 void add_graph(lua_State* L, State& state);
 void add_plan(lua_State* L, State& state);

@@ -20,6 +20,34 @@ describe("random arrays", function()
     raises("invalid_argument", "seed", function() np.random.seed("x") end)
   end)
 
+  it("are the same numbers one by one", function()
+    local calls = {
+      uniform = { { 0, 1 }, { -3, 5 }, { 1, 1 + 2 ^ -23 }, { 2, 2 } }, normal = { { 0, 1 }, { 5, 0.1 }, { 1, 0 } },
+      integers = { { 0, 10 }, { -2 ^ 53, 2 ^ 53 }, { -1, 0 } }, randint = { { 1, 7 } },
+    }
+    for name, bounds in pairs(calls) do
+      for _, pair in ipairs(bounds) do
+        local one, other = np.random.default_rng(-7), np.random.default_rng(-7)
+        for _ = 1, 200 do
+          assert.equal(one[name](one, pair[1], pair[2], { 1 }):item(), other[name](other, pair[1], pair[2]))
+        end
+        assert.equal(200, other.draws)
+      end
+    end
+    local rng, twin = np.random.default_rng(2 ^ 60), np.random.default_rng(2 ^ 60)
+    assert.same({ rng:random { 1 }[0], rng:standard_normal { 1 }[0], rng:integers(9, { shape = { 1 } })[0],
+                  rng:uniform { shape = { 1 } }[0], rng:rand(1)[0] },
+      { twin:random(), twin:standard_normal(), twin:integers(9), twin:uniform(), twin:rand() })
+    assert.equal(rng:choice(9, { 1 })[0], twin:choice(9))
+    np.random.seed(5)
+    local shared = np.random.uniform(2, 3, { 1 })[0]
+    np.random.seed(5)
+    assert.equal(shared, np.random.uniform(2, 3))
+    raises("invalid_argument", "low must not be above high, got 2 and 1", function() rng:uniform(2, 1) end)
+    raises("invalid_argument", "low must not be above high", function() rng:uniform(0, math.huge) end)
+    raises("invalid_argument", "no whole number lies in [3, 3)", function() rng:integers(3, 3) end)
+  end)
+
   it("have the distribution asked for", function()
     np.random.seed(1)
     local normal = np.random.normal(3, 2, { 20000 })

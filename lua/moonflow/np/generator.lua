@@ -30,6 +30,32 @@ function Generator:draw(op, given, attrs, called)
   return given.shape and result or result:item()
 end
 
+local MOST = 2 ^ 53  -- up to there every whole number is one of Lua's
+
+-- The same of one number of the dtype that is not said, which takes no array, and leaves nothing to collect. `draw` is
+-- a function of the core, and `a` and `b` are what it is given by.
+function Generator:draw_one(draw, a, b)
+  local draws = self.draws
+  self.draws = draws + 1
+  return draw(self.seed, draws, a, b)
+end
+
+--- The two numbers that a distribution is given by, where a call asks for one draw of it and all is as usual; else nil,
+--- and the signature says what there is to it. Numbers that are left out are `first` and `second`.
+function generator.two_numbers(first, second, a, b, shape, ...)
+  if shape ~= nil or select("#", ...) > 0 then return nil end
+  if a == nil then a = first end
+  if b == nil then b = second end
+  if type(a) == "number" and type(b) == "number" and a - a == 0 and b - b == 0 then return a, b end
+end
+
+--- The same of whole numbers of which there is one from the first on below the second; one alone is the second.
+function generator.whole_bounds(low, high, ...)
+  if high == nil then low, high = 0, low end
+  low, high = generator.two_numbers(nil, nil, low, high, ...)
+  if low and low % 1 == 0 and high % 1 == 0 and low >= -MOST and low < high and high <= MOST then return low, high end
+end
+
 -- What a distribution is given by, as float64 arrays where one of them is an array or a list; the shape of the draws is
 -- then that of them together, unless another is given. nil where all are numbers.
 function generator.arrays_of(given, names, called)

@@ -17,6 +17,7 @@ local fail = errors.raise
 
 local Generator, arrays_of, composed = generators.Generator, generators.arrays_of, generators.composed
 local check_all, check_above_0 = generators.check_all, generators.check_above_0
+local two_numbers, whole_bounds = generators.two_numbers, generators.whole_bounds
 
 require "moonflow.np.random_formulas"
 
@@ -35,6 +36,8 @@ local uniform_signature = signature("np.random.uniform",
 --- @error low above high
 function Generator:uniform(...)
   arguments.check_self(self, Generator, "generator:uniform")
+  local from, to = two_numbers(0, 1, ...)
+  if from and from <= to then return self:draw_one(core.draw_uniform, from, to) end
   local given = uniform_signature:parse(...)
   local bounds, shape = arrays_of(given, { "low", "high" }, "np.random.uniform")
   if bounds then
@@ -56,6 +59,8 @@ local normal_signature = signature("np.random.normal",
 --- @error a stddev below 0
 function Generator:normal(...)
   arguments.check_self(self, Generator, "generator:normal")
+  local centre, deviation = two_numbers(0, 1, ...)
+  if centre and deviation >= 0 then return self:draw_one(core.draw_normal, centre, deviation) end
   local given = normal_signature:parse(...)
   local of, shape = arrays_of(given, { "mean", "stddev" }, "np.random.normal")
   if of then
@@ -84,6 +89,8 @@ local randint_signature = signature("np.random.randint",
 --- @error no whole number between them, or one that the dtype does not have
 function Generator:randint(...)
   arguments.check_self(self, Generator, "generator:randint")
+  local low, high = whole_bounds(...)
+  if low then return self:draw_one(core.draw_integer, low, high) end
   return whole_numbers(self, randint_signature:parse(...), "np.random.randint")
 end
 
@@ -95,6 +102,8 @@ local integers_signature = signature("np.random.integers", { { "low", "integer" 
 --- @error those of np.random.randint
 function Generator:integers(...)
   arguments.check_self(self, Generator, "generator:integers")
+  local low, high = whole_bounds(...)
+  if low then return self:draw_one(core.draw_integer, low, high) end
   return whole_numbers(self, integers_signature:parse(...), "np.random.integers")
 end
 
@@ -358,6 +367,7 @@ local random_signature = signature("np.random.random", { { "shape", "list?" }, {
 --- @return any
 function Generator:random(...)
   arguments.check_self(self, Generator, "generator:random")
+  if select("#", ...) == 0 then return self:draw_one(core.draw_uniform, 0, 1) end
   return self:draw("random_uniform", random_signature:parse(...), { low = 0, high = 1 }, "np.random.random")
 end
 
@@ -367,6 +377,7 @@ local standard_signature = signature("np.random.standard_normal",
 --- @return any
 function Generator:standard_normal(...)
   arguments.check_self(self, Generator, "generator:standard_normal")
+  if select("#", ...) == 0 then return self:draw_one(core.draw_normal, 0, 1) end
   return self:draw("random_normal", standard_signature:parse(...), { mean = 0, stddev = 1 },
     "np.random.standard_normal")
 end
@@ -474,6 +485,10 @@ function Generator:choice(...)
   end
   local shape, count = given.shape and flat_list(given.shape) or {}, 1
   for _, size in ipairs(shape) do count = count * size end
+  if not given.shape and given.replace and given.p == nil then
+    local place = self:randint(n)
+    return rows and rows[place] or place
+  end
   local sums = given.p ~= nil and summed_chances(given.p, n, "np.random.choice") or nil
   local places = (given.replace and with_replacement or without_replacement)(self, n, count, sums)
   if not given.shape then
