@@ -8,20 +8,27 @@
 
 namespace moonflow::lua {
 
-// The number as an element; one that the dtype cannot hold is an error, never a wrapped value.
+// Does the dtype hold the number as it is, or as the nearest one of floats?
 template <class T>
-T element_of(double number) {
+bool is_element(double number) {
   if constexpr (kFloating<T>) {
-    return static_cast<T>(number);
+    return true;
   } else {
     // The upper bound is one past the largest value, since that one is exact as a double for every integer type.
     constexpr double kLow = static_cast<double>(std::numeric_limits<T>::min());
     constexpr double kEnd = static_cast<double>(std::numeric_limits<T>::max() / 2 + 1) * 2.0;
-    require(number >= kLow && number < kEnd && number == std::trunc(number), ErrorCode::OutOfRange, "the number ",
-            number, " is no ", DTypeOf<T>::value, " (", +std::numeric_limits<T>::min(), " to ",
-            +std::numeric_limits<T>::max(), ", without a fraction)");
-    return static_cast<T>(number);
+    return number >= kLow && number < kEnd && number == std::trunc(number);
   }
+}
+
+// The number as an element; one that the dtype cannot hold is an error, never a wrapped value.
+template <class T>
+T element_of(double number) {
+  if constexpr (!kFloating<T>) {
+    require(is_element<T>(number), ErrorCode::OutOfRange, "the number ", number, " is no ", DTypeOf<T>::value, " (",
+            +std::numeric_limits<T>::min(), " to ", +std::numeric_limits<T>::max(), ", without a fraction)");
+  }
+  return static_cast<T>(number);
 }
 
 // The element at `index` of the stack: a number, a boolean as 1 or 0, or a 64-bit integer cdata. For phase 2.

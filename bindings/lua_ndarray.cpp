@@ -1,5 +1,6 @@
 // The ndarray userdata: a host tensor, dense and row-major. Element access, views, copies, text. Arithmetic is not
 // here: lua/moonflow/np.lua builds it on session:evaluate.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -135,10 +136,73 @@ bool has_array_index(lua_State* L, int count) {
   return false;
 }
 
+// Writes the list of numbers at `index`, one for each element, into a row. False, and nothing is written, where it is
+// anything else: then the Lua side takes it, or says what is wrong with it.
+bool put_list(lua_State* L, int index, const Tensor& row) {
+  const int64_t count = row.count();
+  if (row.shape().rank() != 1 || lua_type(L, index) != LUA_TTABLE) return false;
+  if (lua_getmetatable(L, index) != 0) {
+    lua_pop(L, 1);
+    return false;
+  }
+  if (static_cast<int64_t>(lua_objlen(L, index)) != count || !flaw_of_list(L, index, count).empty()) return false;
+  return visit_stored(row.dtype(), [&](auto like) {
+    using T = decltype(like);
+    for (const bool is_to_write : {false, true}) {
+      for (int64_t i = 0; i < count; ++i) {
+        lua_rawgeti(L, index, static_cast<int>(i + 1));
+        const bool is_number = lua_type(L, -1) == LUA_TNUMBER;
+        const double number = lua_tonumber(L, -1);
+        lua_pop(L, 1);
+        if (!is_number || !is_element<T>(number)) return false;
+        if (is_to_write) row.data<T>()[i] = static_cast<T>(number);
+      }
+    }
+    return true;
+  });
+}
+
+// Writes an array of as many numbers into a place of floats, for which each of them is rounded. False, and nothing is
+// written, where it has another shape, but for axes of size 1 at its front, or another dtype is to be written.
+bool put_array(const Tensor& source, const Tensor& place) {
+  const Shape &from = source.shape(), &to = place.shape();
+  const int more = from.rank() - to.rank();
+  if (more < 0 || from.count(0, more) != 1 || !std::equal(to.begin(), to.end(), from.begin() + more)) return false;
+  const bool is_simple = source.dtype() == place.dtype();
+  if (!is_simple && (!is_floating(place.dtype()) || is_narrow(place.dtype()) || is_narrow(source.dtype())))
+    return false;
+  if (is_simple) {
+    std::memmove(place.data(), source.data(), static_cast<size_t>(place.bytes()));
+    return true;
+  }
+  visit(source.dtype(), [&](auto read) {
+    visit_floating(place.dtype(), [&](auto written) {
+      const auto* const numbers = source.data<decltype(read)>();
+      std::transform(numbers, numbers + place.count(), place.data<decltype(written)>(),
+                     [](auto number) { return static_cast<decltype(written)>(number); });
+    });
+  });
+  return true;
+}
+
+// What a:set and a[i] = value do most often, a row of numbers, without a call of the Lua side, which makes arrays.
+bool put_row(lua_State* L, const Tensor& array, int count) {
+  if (!array || count < 1 || count >= array.shape().rank()) return false;
+  const Tensor* const source = find_box<Tensor>(L, 2 + count);
+  if (source != nullptr && !*source) return false;
+  bool is_put = false;
+  protect(L, [&] {
+    const Tensor place = part(array, count, offset_at(L, array, count));
+    is_put = source != nullptr ? put_array(*source, place) : put_list(L, 2 + count, place);
+  });
+  return is_put;
+}
+
 // Sets the element or part that `count` indices lead to from the stack position after them.
 void set_part(lua_State* L, int count, const char* accessor) {
   const Tensor* array = find_box<Tensor>(L, 1);
-  if (array != nullptr && is_foreign(L, array, count) && leave_to(L, "assign", 0)) return;
+  if (array != nullptr && is_foreign(L, array, count) && (put_row(L, *array, count) || leave_to(L, "assign", 0)))
+    return;
   protect(L, [&] {
     const Tensor array = self_at(L, accessor);
     const Tensor target = part(array, count, offset_at(L, array, count));

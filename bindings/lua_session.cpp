@@ -2,6 +2,7 @@
 #include <climits>
 
 #include "bindings/lua_attrs.h"
+#include "bindings/lua_element.h"
 #include "bindings/lua_module.h"
 #include "engine/process_end.h"
 #include "engine/recycling_memory.h"
@@ -351,6 +352,38 @@ int evaluate(lua_State* L) {
   return count;
 }
 
+// session:reduce(op, ndarray, called) -> the number that a reduction makes of all elements: what session:evaluate gives
+// for it, without arrays for what goes in and comes out. Of an op along one axis all elements are that axis.
+int reduce(lua_State* L) {
+  double number = 0;
+  protect_allocating(L, [&] {
+    Session& session = open_session(L);
+    SessionBox& box = box_at<SessionBox>(L, 1, "a session");
+    const OpDef& op = session.catalog().at(string_at(L, 2, "op"));
+    const Tensor array = array_at(L, 3, "a");
+    const bool is_along_one = std::holds_alternative<int64_t>(op.attr("axis")->fallback);
+    const Attrs attrs = is_along_one ? Attrs{{"axis", int64_t{0}}} : Attrs();
+    Tensor result;
+    try {
+      box.inputs.assign(1, is_along_one ? array.reshaped({array.count()}) : array);
+      box.outputs.clear();
+      session.evaluate(op, box.inputs, attrs, box.outputs);
+      result = box.outputs.at(0);
+    } catch (const std::exception&) {
+      Error error = current_error();
+      error.op = string_at(L, 4, "called");
+      box.inputs.clear();
+      box.outputs.clear();
+      throw error;
+    }
+    box.inputs.clear();
+    box.outputs.clear();
+    number = load_number(result, 0, "a:item");
+  });
+  lua_pushnumber(L, number);
+  return 1;
+}
+
 int memory(lua_State* L) {
   int64_t live = 0, variables = 0;
   size_t spare = 0;
@@ -394,6 +427,7 @@ void add_session(lua_State* L, State& state) {
                                       {"read", read},
                                       {"write", write},
                                       {"evaluate", evaluate},
+                                      {"reduce", reduce},
                                       {"memory", memory},
                                       {"ops", list_ops},
                                       {"op", find_op},

@@ -243,11 +243,19 @@ local function reduction(name, more)
       { "keepdims", "boolean", false, text = "keep the reduced axes with size 1" }, unpack(more or {}) })
 end
 
+local ALL = { keepdims = false, ddof = 0 }  -- what a call without arguments says
+
+-- The arguments of a reduction; most calls have none, and make no table then.
+local function parsed(signature, ...)
+  return select("#", ...) == 0 and ALL or signature:parse(...)
+end
+
 local function axes_of(given)
   return given.axis and arguments.flat_list(given.axis) or {}
 end
 
 local function reduce(op, a, given, called)
+  if given == ALL then return session.handle():reduce(op, a, called) end
   local axes = axes_of(given)
   if #axes == 0 and not given.keepdims then return evaluate(op, { a }, nil, called):item() end
   return (evaluate(op, { a }, { axis = axes, keepdims = given.keepdims }, called))
@@ -265,8 +273,9 @@ local function reduced_count(a, axes)
 end
 
 local function refuse_empty(a, what, given)
+  if a.nbytes > 0 then return end
   local axes = axes_of(given)
-  if a.nbytes > 0 or reduced_count(a, axes) > 0 then return end
+  if reduced_count(a, axes) > 0 then return end
   fail("invalid_argument", ("a:%s%s of an array of shape %s, which has no elements"):format(what,
     #axes > 0 and " along axis " .. table.concat(axes, ", ") or "", tostring(a.shape)))
 end
@@ -281,7 +290,7 @@ for _, name in ipairs({ "sum", "prod" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
     own(a, name)
-    return reduce(is_whole(a) and "whole_" .. name or "reduce_" .. name, a, signature:parse(...), signature.where)
+    return reduce(is_whole(a) and "whole_" .. name or "reduce_" .. name, a, parsed(signature, ...), signature.where)
   end
 end
 
@@ -291,10 +300,14 @@ local mean_signature = reduction("mean")
 --- @overload fun(a: ndarray): number
 function methods.mean(a, ...)
   own(a, "mean")
-  local given = mean_signature:parse(...)
+  local given = parsed(mean_signature, ...)
   refuse_empty(a, "mean", given)
   if is_whole(a) then return reduce("whole_mean", a, given, mean_signature.where) end
   return reduce("reduce_mean", floating(a), given, mean_signature.where)
+end
+
+local function spread(word, of, given, called)
+  return reduce(is_whole(of) and "whole_" .. word or "reduce_" .. word, of, given, called)
 end
 
 --- a:var is the variance and a:std its root, the standard deviation; integers are taken as float64. The sum of squared
@@ -306,19 +319,16 @@ for name, word in pairs({ std = "std", var = "variance" }) do
   local signature = reduction(name, { { "ddof", "integer", 0 } })
   methods[name] = function(a, ...)
     own(a, name)
-    local given = signature:parse(...)
+    local given = parsed(signature, ...)
     refuse_empty(a, name, given)
-    local function spread(of)
-      return reduce(is_whole(of) and "whole_" .. word or "reduce_" .. word, of, given, signature.where)
-    end
-    if given.ddof == 0 then return spread(is_whole(a) and a or floating(a)) end
+    if given.ddof == 0 then return spread(word, is_whole(a) and a or floating(a), given, signature.where) end
     local count = reduced_count(a, axes_of(given))
     if count <= given.ddof then
       fail("invalid_argument", ("a:%s: ddof %d leaves nothing to divide by, of %d element%s"):format(name, given.ddof,
         count, count == 1 and "" or "s"))
     end
     -- Rounded once, when it is scaled.
-    local result = spread(is_whole(a) and a or cast(a, "float64"))
+    local result = spread(word, is_whole(a) and a or cast(a, "float64"), given, signature.where)
     local factor = count / (count - given.ddof)
     result = result * (name == "std" and math.sqrt(factor) or factor)
     return ndarray.is_array(result) and cast(result, floating(a).dtype) or result
@@ -333,7 +343,7 @@ for name, op in pairs({ max = "reduce_max", min = "reduce_min" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
     own(a, name)
-    local given = signature:parse(...)
+    local given = parsed(signature, ...)
     refuse_empty(a, name, given)
     return reduce(op, a, given, signature.where)
   end
@@ -345,7 +355,7 @@ end
 for name, op in pairs({ any = "reduce_any", all = "reduce_all" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
-    local result = reduce(op, own(a, name):ne(0), signature:parse(...), signature.where)
+    local result = reduce(op, own(a, name):ne(0), parsed(signature, ...), signature.where)
     if type(result) == "number" then return result ~= 0 end
     return result
   end
@@ -359,7 +369,11 @@ for _, name in ipairs({ "argmax", "argmin" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
     own(a, name)
-    local given = signature:parse(...)
+    local given = parsed(signature, ...)
+    if given == ALL then
+      refuse_empty(a, name, given)
+      return session.handle():reduce(name, a, signature.where)
+    end
     local axes = axes_of(given)
     if #axes > 1 then
       fail("invalid_argument", ("a:%s takes one axis, got %d; a:reshape makes one of several"):format(name, #axes))

@@ -306,9 +306,9 @@ for _, name in ipairs({
   "sum", "prod", "mean", "std", "var", "max", "min", "any", "all", "argmax", "argmin",
   "reshape", "ravel", "transpose", "take", "copy",
 }) do
-  local method, dtype = core.ndarray_methods[name], gives_number[name] and "float64" or nil
+  local method, dtype, called = core.ndarray_methods[name], gives_number[name] and "float64" or nil, "np." .. name
   np[name] = function(a, ...)
-    return method(as_array(a, "np." .. name, select("#", ...) == 0 and dtype or nil), ...)
+    return method(as_array(a, called, select("#", ...) == 0 and dtype or nil), ...)
   end
 end
 
