@@ -63,7 +63,7 @@ Tensor colours_of_inks(const Tensor& inks, const std::shared_ptr<HostMemory>& me
 
 }  // namespace
 
-void write_jpeg(const std::string& path, const Tensor& picture, int quality) {
+std::string encode_jpeg(const Tensor& picture, int quality) {
   const PictureBytes bytes(picture, kLongestSide);
   require(bytes.channels() == 1 || bytes.channels() == 3, ErrorCode::ShapeMismatch, "the picture has ",
           bytes.channels(), " channels, and a JPEG has 1 or 3; np.save_png keeps opacity");
@@ -74,7 +74,7 @@ void write_jpeg(const std::string& path, const Tensor& picture, int quality) {
                                   static_cast<int>(bytes.height()), grey ? TJPF_GRAY : TJPF_RGB, &file.data, &file.size,
                                   grey ? TJSAMP_GRAY : TJSAMP_420, quality, TJFLAG_ACCURATEDCT);
   require(written == 0, ErrorCode::Internal, "libjpeg-turbo cannot write the picture: ", codec.problem());
-  replace_file(path, {reinterpret_cast<const char*>(file.data), file.size}, nullptr, 0);
+  return {reinterpret_cast<const char*>(file.data), file.size};
 }
 
 Tensor decode_jpeg(const EncodedPicture& picture, Orientation orientation, const std::shared_ptr<HostMemory>& memory,

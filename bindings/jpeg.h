@@ -10,8 +10,8 @@
 
 namespace moonflow {
 
-// Takes a picture as write_png does, but of 1 or 3 channels. `quality` is from 1 to 100.
-void write_jpeg(const std::string& path, const Tensor& picture, int quality);
+// The bytes of a file. Takes a picture as encode_png does, but of 1 or 3 channels. `quality` is from 1 to 100.
+std::string encode_jpeg(const Tensor& picture, int quality);
 
 constexpr int kMostJpegReduction = 8;
 

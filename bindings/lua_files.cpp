@@ -187,6 +187,14 @@ int npy_decode(lua_State* L) {
   return 1;
 }
 
+// core.npy_encode(ndarray) -> bytes
+int npy_encode(lua_State* L) {
+  return push_bytes(L, [&] {
+    const Tensor array = array_at(L, 1, "array");
+    return npy_header(array.type()).append(array.data<char>(), static_cast<size_t>(array.bytes()));
+  });
+}
+
 int npy_write(lua_State* L) {
   protect(L, [&] {
     const std::string path = path_at(L, 1);
@@ -218,14 +226,24 @@ int wav_read(lua_State* L) {
   return 2;
 }
 
+// The bytes of a file of the sound whose samples, rate and encoding stand from `index` on.
+std::string wav_at(lua_State* L, int index) {
+  const Sound sound{array_at(L, index, "samples"), integer_at(L, index + 1, "rate", INT32_MIN, kExact)};
+  return encode_wav(sound, string_at(L, index + 2, "encoding"));
+}
+
 // core.wav_write(path, samples, rate, encoding)
 int wav_write(lua_State* L) {
   protect(L, [&] {
     const std::string path = path_at(L, 1);
-    const Sound sound{array_at(L, 2, "samples"), integer_at(L, 3, "rate", INT32_MIN, kExact)};
-    write_wav(path, sound, string_at(L, 4, "encoding"));
+    replace_file(path, wav_at(L, 2), nullptr, 0);
   });
   return 0;
+}
+
+// core.wav_encode(samples, rate, encoding) -> bytes
+int wav_encode(lua_State* L) {
+  return push_bytes(L, [&] { return wav_at(L, 1); });
 }
 
 }  // namespace
@@ -289,6 +307,11 @@ int npz_write(lua_State* L) {
     write_npz(path, arrays_at(L, 2));
   });
   return 0;
+}
+
+// core.npz_encode({ name -> ndarray }) -> bytes
+int npz_encode(lua_State* L) {
+  return push_bytes(L, [&] { return encode_npz(arrays_at(L, 1)); });
 }
 
 // core.ofrecord_read(path, offset) -> { name -> ndarray, bytes or list of bytes }, offset of the next; nothing at the
@@ -377,11 +400,7 @@ int safetensors_write(lua_State* L) {
 
 // core.safetensors_encode({ name -> ndarray }, { key -> text }) -> bytes
 int safetensors_encode(lua_State* L) {
-  lua_settop(L, 2);
-  std::string& bytes = push_box<std::string>(L);
-  protect_allocating(L, [&] { bytes = write_safetensors(arrays_at(L, 1), metadata_at(L, 2)); });
-  push_string(L, bytes);
-  return 1;
+  return push_bytes(L, [&] { return write_safetensors(arrays_at(L, 1), metadata_at(L, 2)); });
 }
 
 // ---- checkpoints ---------------------------------------------------------------------------------------------
@@ -478,14 +497,17 @@ void add_files(lua_State* L, State& state) {
                                         {"json_write", json_write},
                                         {"npy_read", array_read<read_npy>},
                                         {"npy_decode", npy_decode},
+                                        {"npy_encode", npy_encode},
                                         {"npy_write", npy_write},
                                         {"npz_read", npz_read},
                                         {"npz_decode", npz_decode},
+                                        {"npz_encode", npz_encode},
                                         {"npz_write", npz_write},
                                         {"idx_read", array_read<read_idx>},
                                         {"ofrecord_read", ofrecord_read},
                                         {"wav_read", wav_read<true>},
                                         {"wav_decode", wav_read<false>},
+                                        {"wav_encode", wav_encode},
                                         {"wav_write", wav_write},
                                         {"safetensors_read", safetensors_read},
                                         {"safetensors_metadata", safetensors_metadata},

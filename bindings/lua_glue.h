@@ -326,6 +326,19 @@ void collect_where_due(lua_State* L, State& state);
 Tensor& push_array(lua_State* L, State& state);
 inline Tensor& push_array(lua_State* L) { return push_array(L, state_of(L)); }
 inline void push_string(lua_State* L, std::string_view string) { lua_pushlstring(L, string.data(), string.size()); }
+
+// Pushes the string that `make` puts together of what is on the stack.
+template <class Make>
+int push_bytes(lua_State* L, const Make& make) {
+  std::string& bytes = push_box<std::string>(L);
+  const int top = lua_gettop(L);
+  protect_allocating(L, [&] {
+    lua_settop(L, top);  // a first attempt may have left something
+    bytes = make();
+  });
+  push_string(L, bytes);
+  return 1;
+}
 // Fields of the table on top of the stack.
 inline void set_number(lua_State* L, const char* field, double value) {
   lua_pushnumber(L, value);

@@ -350,9 +350,8 @@ class ModelReader {
   int names_;
 };
 
-// core.onnx_write(path, model)
-int onnx_write(lua_State* L) {
-  lua_settop(L, 2);
+// Pushes what reading a model takes: the names of its fields.
+void push_fields(lua_State* L) {
   luaL_checkstack(L, LUA_MINSTACK + ModelReader::kStack * (kOnnxMaxDepth + 1), "no room");
   lua_createtable(L, static_cast<int>(std::size(kFields)), 0);
   int i = 0;
@@ -360,24 +359,42 @@ int onnx_write(lua_State* L) {
     lua_pushstring(L, field);
     lua_rawseti(L, -2, ++i);
   }
-  constexpr int kNames = 3;
+}
+
+// The bytes of the model of the table at `index`, in two parts; push_fields has been called with nothing above it.
+std::pair<std::string, std::string> model_at(lua_State* L, int index) {
+  table_at(L, index, "model");
+  return write_onnx(ModelReader(L, index + 1).read(index));
+}
+
+// core.onnx_write(path, model)
+int onnx_write(lua_State* L) {
+  lua_settop(L, 2);
+  push_fields(L);
   protect(L, [&] {
     const std::string path = path_at(L, 1);
-    table_at(L, 2, "model");
-    const auto [head, graph] = write_onnx(ModelReader(L, kNames).read(2));
+    const auto [head, graph] = model_at(L, 2);
     replace_file(path, head, graph.data(), static_cast<int64_t>(graph.size()));
   });
   return 0;
 }
 
+// core.onnx_encode(model) -> bytes
+int onnx_encode(lua_State* L) {
+  lua_settop(L, 1);
+  push_fields(L);
+  return push_bytes(L, [&] {
+    auto [head, graph] = model_at(L, 1);
+    return head.append(graph);
+  });
+}
+
 }  // namespace
 
 void add_onnx(lua_State* L, State& state) {
-  static const luaL_Reg kFunctions[] = {{"onnx_read", onnx_read},
-                                        {"onnx_decode", onnx_decode},
-                                        {"onnx_write", onnx_write},
-                                        {"onnx_types", onnx_types},
-                                        {nullptr, nullptr}};
+  static const luaL_Reg kFunctions[] = {{"onnx_read", onnx_read},   {"onnx_decode", onnx_decode},
+                                        {"onnx_write", onnx_write}, {"onnx_encode", onnx_encode},
+                                        {"onnx_types", onnx_types}, {nullptr, nullptr}};
   set_functions(L, state, kFunctions);
 }
 

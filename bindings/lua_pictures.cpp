@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "bindings/file.h"
 #include "bindings/jpeg.h"
 #include "bindings/lua_module.h"
 #include "bindings/picture_batch.h"
@@ -72,18 +73,28 @@ int jpeg_write(lua_State* L) {
   protect(L, [&] {
     const std::string path = path_at(L, 1);
     const Tensor picture = array_at(L, 2, "picture");
-    write_jpeg(path, picture, static_cast<int>(lua_tointeger(L, 3)));
+    replace_file(path, encode_jpeg(picture, static_cast<int>(lua_tointeger(L, 3))), nullptr, 0);
   });
   return 0;
+}
+
+// jpeg_encode(picture, quality) -> bytes
+int jpeg_encode(lua_State* L) {
+  return push_bytes(L, [&] { return encode_jpeg(array_at(L, 1, "picture"), static_cast<int>(lua_tointeger(L, 2))); });
 }
 
 int png_write(lua_State* L) {
   protect(L, [&] {
     const std::string path = path_at(L, 1);
     const Tensor picture = array_at(L, 2, "picture");
-    write_png(path, picture);
+    replace_file(path, encode_png(picture), nullptr, 0);
   });
   return 0;
+}
+
+// png_encode(picture) -> bytes
+int png_encode(lua_State* L) {
+  return push_bytes(L, [&] { return encode_png(array_at(L, 1, "picture")); });
 }
 
 // Of so many pictures, from a float64 (pictures, 6).
@@ -145,10 +156,17 @@ int pictures_take(lua_State* L) {
 }  // namespace
 
 void add_pictures(lua_State* L, State& state) {
-  static const luaL_Reg kFunctions[] = {
-      {"jpeg_read", jpeg_read<true>},     {"jpeg_decode", jpeg_read<false>}, {"jpeg_write", jpeg_write},
-      {"png_read", png_read<true>},       {"png_decode", png_read<false>},   {"png_write", png_write},
-      {"pictures_begin", pictures_begin}, {"pictures_take", pictures_take},  {nullptr, nullptr}};
+  static const luaL_Reg kFunctions[] = {{"jpeg_read", jpeg_read<true>},
+                                        {"jpeg_decode", jpeg_read<false>},
+                                        {"jpeg_write", jpeg_write},
+                                        {"jpeg_encode", jpeg_encode},
+                                        {"png_read", png_read<true>},
+                                        {"png_decode", png_read<false>},
+                                        {"png_write", png_write},
+                                        {"png_encode", png_encode},
+                                        {"pictures_begin", pictures_begin},
+                                        {"pictures_take", pictures_take},
+                                        {nullptr, nullptr}};
   set_functions(L, state, kFunctions);
   static const luaL_Reg kNone[] = {{nullptr, nullptr}};
   new_class(L, state, Tag::Reading, finalize<ReadingBox>, "moonflow pictures being read", kNone);

@@ -223,13 +223,14 @@ zip_int64_t write_to(void* user, void* data, zip_uint64_t length, zip_source_cmd
   }
 }
 
-void write_members(NewFile& to, const std::string& path, const std::map<std::string, Tensor>& arrays) {
+// `whole` is where the archive goes, and is freed; `error` is that of making it.
+void write_members(zip_source_t* whole, zip_error_t& error, const std::string& path,
+                   const std::map<std::string, Tensor>& arrays) {
   std::vector<std::string> headers;  // kept until the archive is written
   headers.reserve(arrays.size());
-  zip_source_t* whole = zip_source_function_create(write_to, &to, &to.error);
-  Zip archive(whole != nullptr ? zip_open_from_source(whole, ZIP_CREATE | ZIP_TRUNCATE, &to.error) : nullptr);
+  Zip archive(whole != nullptr ? zip_open_from_source(whole, ZIP_CREATE | ZIP_TRUNCATE, &error) : nullptr);
   if (archive == nullptr) {
-    const std::string why = zip_error_strerror(&to.error);
+    const std::string why = zip_error_strerror(&error);
     if (whole != nullptr) zip_source_free(whole);
     fail(ErrorCode::Io, "cannot write '", path, "': ", why);
   }
@@ -254,17 +255,44 @@ void write_members(NewFile& to, const std::string& path, const std::map<std::str
   archive.release();  // closing it has freed it
 }
 
-}  // namespace
-
-void write_npz(const std::string& path, const std::map<std::string, Tensor>& arrays) {
+void check_members(const std::map<std::string, Tensor>& arrays) {
   for (const auto& [name, array] : arrays)
     require(!leaves_folder(name) && name.find('\0') == name.npos, ErrorCode::InvalidArgument, "'", name,
             "' cannot name an array in an archive");
   require(!arrays.empty(), ErrorCode::InvalidArgument, "an archive needs at least one array");
+}
+
+struct FreeSource {
+  void operator()(zip_source_t* source) const { zip_source_free(source); }
+};
+
+}  // namespace
+
+void write_npz(const std::string& path, const std::map<std::string, Tensor>& arrays) {
+  check_members(arrays);
   replace_file(path, [&](int file, const std::string& where) {
     NewFile to(file);
-    write_members(to, where, arrays);
+    write_members(zip_source_function_create(write_to, &to, &to.error), to.error, where, arrays);
   });
+}
+
+std::string encode_npz(const std::map<std::string, Tensor>& arrays) {
+  check_members(arrays);
+  NewFile to(-1);
+  zip_source_t* const memory = zip_source_buffer_create(nullptr, 0, 0, &to.error);
+  require(memory != nullptr, ErrorCode::OutOfMemory, "no memory for an archive");
+  const std::unique_ptr<zip_source_t, FreeSource> kept(memory);
+  zip_source_keep(memory);  // beside the archive, which frees it when it is closed
+  write_members(memory, to.error, "the bytes of an archive", arrays);
+  zip_stat_t is;
+  require(zip_source_stat(memory, &is) == 0 && zip_source_open(memory) == 0, ErrorCode::Internal,
+          "libzip does not give the archive that it has written");
+  std::string bytes(is.size, '\0');
+  const zip_int64_t read = zip_source_read(memory, bytes.data(), bytes.size());
+  zip_source_close(memory);
+  require(read == static_cast<zip_int64_t>(bytes.size()), ErrorCode::Internal, "libzip gives ", read,
+          " bytes of an archive of ", bytes.size());
+  return bytes;
 }
 
 }  // namespace moonflow

@@ -22,5 +22,7 @@ std::map<std::string, Tensor> read_npz(std::string_view bytes, const std::string
                                        const std::set<std::string>& names, const std::shared_ptr<HostMemory>& memory);
 // Uncompressed, and the same bytes for the same arrays at any time.
 void write_npz(const std::string& path, const std::map<std::string, Tensor>& arrays);
+// The bytes of such a file.
+std::string encode_npz(const std::map<std::string, Tensor>& arrays);
 
 }  // namespace moonflow

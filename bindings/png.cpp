@@ -94,7 +94,7 @@ class Reader {
 
 }  // namespace
 
-void write_png(const std::string& path, const Tensor& picture) {
+std::string encode_png(const Tensor& picture) {
   const PictureBytes bytes(picture, kLongestSide);
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
@@ -106,7 +106,7 @@ void write_png(const std::string& path, const Tensor& picture) {
   const int written = png_image_write_to_memory(&image, file.data(), &size, 0, bytes.elements(), 0, nullptr);
   require(written != 0, ErrorCode::Internal, "libpng cannot write the picture: ", image.message);
   file.resize(size);
-  replace_file(path, file, nullptr, 0);
+  return file;
 }
 
 Tensor decode_png(const EncodedPicture& picture, bool raw, const std::shared_ptr<HostMemory>& memory) {

@@ -8,8 +8,8 @@
 
 namespace moonflow {
 
-// Takes what PictureBytes does.
-void write_png(const std::string& path, const Tensor& picture);
+// The bytes of a file. Takes what PictureBytes does.
+std::string encode_png(const Tensor& picture);
 
 // uint8 in the shapes that are written. Palettes become colours, 16 bits become 8, and fewer bits as many; or all of
 // them stay as they are, `raw`: a palette's numbers, and 16 bits in int32.

@@ -234,7 +234,7 @@ Sound read_wav(const std::string& path, bool raw, const std::shared_ptr<HostMemo
   return read_wav(source, raw, memory);
 }
 
-void write_wav(const std::string& path, const Sound& sound, std::string_view encoding_name) {
+std::string encode_wav(const Sound& sound, std::string_view encoding_name) {
   const auto* encoding = std::find_if(kEncodings.begin(), kEncodings.end(),
                                       [&](const Encoding& known) { return known.name == encoding_name; });
   require(encoding != kEncodings.end(), ErrorCode::InvalidArgument, "the encoding is '", encoding_name,
@@ -274,7 +274,7 @@ void write_wav(const std::string& path, const Sound& sound, std::string_view enc
   append_number(bytes, size, 4);
   append_samples(bytes, sound.samples, *encoding);
   if (size % 2 != 0) bytes.push_back('\0');
-  replace_file(path, bytes, nullptr, 0);
+  return bytes;
 }
 
 }  // namespace moonflow

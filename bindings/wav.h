@@ -23,9 +23,9 @@ struct Sound {
 Sound read_wav(ByteSource& source, bool raw, const std::shared_ptr<HostMemory>& memory);
 Sound read_wav(const std::string& path, bool raw, const std::shared_ptr<HostMemory>& memory);
 
-// `encoding` is "uint8", "int16", "int24", "int32", "float32" or "float64". What is of floats is multiplied for
-// integers, with what is beyond -1 and 1 as the nearest, and a NaN as 0; uint8 and int32 are taken as they are, as
-// integers alone.
-void write_wav(const std::string& path, const Sound& sound, std::string_view encoding);
+// The bytes of a file. `encoding` is "uint8", "int16", "int24", "int32", "float32" or "float64". What is of floats is
+// multiplied for integers, with what is beyond -1 and 1 as the nearest, and a NaN as 0; uint8 and int32 are taken as
+// they are, as integers alone.
+std::string encode_wav(const Sound& sound, std::string_view encoding);
 
 }  // namespace moonflow

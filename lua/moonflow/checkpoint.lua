@@ -82,6 +82,16 @@ end
 -- A step that a job counts has the job's name, so that it may be in a checkpoint of another network.
 local function is_system(name) return name:find("^System%-") ~= nil end
 
+-- All of these arrays, or what is left of them without slots.
+local function wanted_of(values, given)
+  if given.slots then return values end
+  local weights = {}
+  for name, value in pairs(values) do
+    if not is_system(name) and not update.is_slot(name, values) then weights[name] = value end
+  end
+  return weights
+end
+
 local get_signature = arguments.signature("flow.checkpoint.get", { { "path", "string" }, { "slots", "boolean", true } })
 
 --- The arrays of a checkpoint folder or a safetensors file, whatever jobs there are: { name = ndarray }.
@@ -92,13 +102,21 @@ local get_signature = arguments.signature("flow.checkpoint.get", { { "path", "st
 function checkpoint.get(...)
   local given = get_signature:parse(...)
   local path = given.path
-  local values = blaming("flow.checkpoint.get", is_file(path) and core.safetensors_read or core.checkpoint_read, path)
-  if given.slots then return values end
-  local weights = {}
-  for name, value in pairs(values) do
-    if not is_system(name) and not update.is_slot(name, values) then weights[name] = value end
-  end
-  return weights
+  return wanted_of(blaming("flow.checkpoint.get", is_file(path) and core.safetensors_read or core.checkpoint_read,
+    path), given)
+end
+
+local get_memory_signature = arguments.signature("flow.checkpoint.get_memory",
+  { { "bytes", "string" }, { "slots", "boolean", true } })
+
+--- The same of a string with what CheckPoint:save_memory gave, or all of a safetensors file: an opponent's weights from
+--- a game's archive, to be taken under other names by `flow.load_variables`.
+--- @param slots? boolean  as of flow.checkpoint.get
+--- @return table<string,ndarray>
+--- @error damaged bytes; a dtype that there is none of here
+function checkpoint.get_memory(...)
+  local given = get_memory_signature:parse(arguments.of_bytes(...))
+  return wanted_of(blaming("flow.checkpoint.get_memory", core.safetensors_decode, given.bytes), given)
 end
 
 local metadata_signature = arguments.signature("flow.checkpoint.metadata", { { "path", "string" } })

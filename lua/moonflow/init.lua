@@ -121,7 +121,8 @@ for name, value in pairs {
   -- data
   np = np,
   data = data,
-  checkpoint = { get = checkpoint.get, save = checkpoint.save, metadata = checkpoint.metadata },
+  checkpoint = { get = checkpoint.get, get_memory = checkpoint.get_memory, save = checkpoint.save,
+                 metadata = checkpoint.metadata },
   onnx = onnx,
   train = { CheckPoint = checkpoint.CheckPoint, SimpleCheckPointManager = checkpoint.SimpleCheckPointManager },
   profiler = profiler,

@@ -222,6 +222,26 @@ function onnx.load_memory(...)
   return model_of(errors.blaming("flow.onnx.load_memory", core.onnx_decode, given.bytes), given, load_memory_signature)
 end
 
+local export_memory_signature = arguments.signature("flow.onnx.export_memory",
+  { { "job", "any" }, { "outputs", "entries?" }, { "any_batch", "boolean", false } })
+
+--- What job:export_onnx writes, as a string: `flow.onnx.load_memory(flow.onnx.export_memory(policy_job))`, or for a
+--- file system of one's own.
+--- @param job Job
+--- @param outputs? table      as of job:export_onnx
+--- @param any_batch? boolean  as of job:export_onnx
+--- @return string
+--- @error what job:export_onnx refuses
+function onnx.export_memory(...)
+  local given = export_memory_signature:parse(...)
+  if arguments.kind(given.job) ~= "job" then
+    export_memory_signature:fail(": wants a job, got " .. arguments.describe(given.job))
+  end
+  local exported = require "moonflow.onnx.exported"
+  return errors.blaming(export_memory_signature.where, core.onnx_encode,
+    exported(given.job, given, export_memory_signature))
+end
+
 -- ---- looking at it ------------------------------------------------------------------------------------------------
 
 local function value_text(value)

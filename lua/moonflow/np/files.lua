@@ -40,6 +40,17 @@ function np.save(path, a, ...)
   blaming("np.save", core.npy_write, with_ending(path, ".npy", "np.save"), as_array(a, "np.save"))
 end
 
+-- The arrays of a table by the names that they have in an archive.
+local function named_arrays(arrays, called)
+  local named = {}
+  for key, a in pairs(arrays) do
+    local name = type(key) == "number" and "arr_" .. key - 1 or key
+    if named[name] then fail("invalid_argument", called .. ": two arrays are called '" .. tostring(name) .. "'") end
+    named[name] = as_array(a, called)
+  end
+  return named
+end
+
 --- Writes named arrays, `np.savez("data", { x = a, y = b })`; a list gets NumPy's names arr_0, arr_1, ...
 --- @return nil
 function np.savez(path, arrays, ...)
@@ -49,13 +60,7 @@ function np.savez(path, arrays, ...)
     fail("invalid_argument", "np.savez wants a table of arrays, such as { x = a, y = b }, got "
       .. arguments.describe(arrays))
   end
-  local named = {}
-  for key, a in pairs(arrays) do
-    local name = type(key) == "number" and "arr_" .. key - 1 or key
-    if named[name] then fail("invalid_argument", "np.savez: two arrays are called '" .. tostring(name) .. "'") end
-    named[name] = as_array(a, "np.savez")
-  end
-  blaming("np.savez", core.npz_write, path, named)
+  blaming("np.savez", core.npz_write, path, named_arrays(arrays, "np.savez"))
 end
 
 --- Writes a picture as PNG; the name gets `.png` when it lacks it. (height, width) is grey, and so is one channel in
@@ -65,6 +70,13 @@ end
 function np.save_png(path, a, ...)
   refuse_more("np.save_png", 2, "path, a", ...)
   blaming("np.save_png", core.png_write, with_ending(path, ".png", "np.save_png"), as_array(a, "np.save_png"))
+end
+
+--- The bytes of such a file, as a string: for a web page, a socket or a file system of one's own.
+--- @return string
+function np.encode_png(a, ...)
+  refuse_more("np.encode_png", 1, "a", ...)
+  return blaming("np.encode_png", core.png_encode, as_array(a, "np.encode_png"))
 end
 
 local raw_parameter = { "raw", "boolean", false, text = "elements as the file has them: 16 bits, such as a depth in "
@@ -90,6 +102,12 @@ function np.decode_png(...)
   return blaming("np.decode_png", core.png_decode, given.bytes, given.raw)
 end
 
+local function check_quality(given, signature)
+  if given.quality < 1 or given.quality > 100 then
+    signature:fail((": quality is from 1 to 100, got %d"):format(given.quality))
+  end
+end
+
 local save_jpeg_signature = arguments.signature("np.save_jpeg", {
   { "path", "string" }, { "a", "any" }, { "quality", "integer", 90 },
 })
@@ -101,11 +119,20 @@ local save_jpeg_signature = arguments.signature("np.save_jpeg", {
 function np.save_jpeg(...)
   local given = save_jpeg_signature:parse(...)
   local path = given.path
-  if given.quality < 1 or given.quality > 100 then
-    save_jpeg_signature:fail((": quality is from 1 to 100, got %d"):format(given.quality))
-  end
+  check_quality(given, save_jpeg_signature)
   if not path:lower():find("%.jpe?g$") then path = path .. ".jpg" end
   blaming("np.save_jpeg", core.jpeg_write, path, as_array(given.a, "np.save_jpeg"), given.quality)
+end
+
+local encode_jpeg_signature = arguments.signature("np.encode_jpeg", { { "a", "any" }, { "quality", "integer", 90 } })
+--- The bytes of such a file, as a string.
+--- @param quality? integer  from 1 to 100
+--- @return string
+--- @error a picture of another shape
+function np.encode_jpeg(...)
+  local given = encode_jpeg_signature:parse(...)
+  check_quality(given, encode_jpeg_signature)
+  return blaming("np.encode_jpeg", core.jpeg_encode, as_array(given.a, "np.encode_jpeg"), given.quality)
 end
 
 local exif_parameter = { "apply_exif_orientation", "boolean", true, text = "upright, as the camera says that it was "
@@ -172,4 +199,17 @@ function np.load_memory(...)
   local names = names_of(given, load_memory_signature, is_npz, "these bytes are none")
   if is_npz then return blaming("np.load_memory", core.npz_decode, given.bytes, names) end
   return blaming("np.load_memory", core.npy_decode, given.bytes)
+end
+
+--- What np.load_memory reads, as a string: the bytes of an npy file of an array, and of an npz file of a table of
+--- arrays, as np.savez takes it. A replay buffer goes so into a game's own archive, or to another process:
+--- `love.filesystem.write("replay.npz", np.save_memory { states = states, rewards = rewards })`.
+--- @return string
+--- @error two arrays of one name; bfloat16, which such files have not
+function np.save_memory(a, ...)
+  refuse_more("np.save_memory", 1, "a", ...)
+  if arguments.kind(a) ~= "table" then
+    return blaming("np.save_memory", core.npy_encode, as_array(a, "np.save_memory"))
+  end
+  return blaming("np.save_memory", core.npz_encode, named_arrays(a, "np.save_memory"))
 end

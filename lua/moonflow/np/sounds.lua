@@ -36,10 +36,13 @@ function np.decode_wav(...)
   return errors.blaming("np.decode_wav", core.wav_decode, given.bytes, given.raw)
 end
 
+local rate_parameter = { "rate", "integer", text = "samples of a second" }
+local encoding_parameter = { "encoding", "string?", text = '"uint8", "int16", "int24", "int32", "float32" or '
+  .. '"float64"; "int16" when left out, and "uint8" of uint8' }
+local function encoding_of(given, a) return given.encoding or a.dtype == "uint8" and "uint8" or "int16" end
+
 local save_signature = arguments.signature("np.save_wav", {
-  { "path", "string" }, { "a", "any" }, { "rate", "integer", text = "samples of a second" },
-  { "encoding", "string?", text = '"uint8", "int16", "int24", "int32", "float32" or "float64"; "int16" when left '
-    .. 'out, and "uint8" of uint8' },
+  { "path", "string" }, { "a", "any" }, rate_parameter, encoding_parameter,
 })
 --- Writes a sound, (samples) or (samples, channels), as WAV; the name gets `.wav` when it lacks it. Floats from -1 to
 --- 1 are multiplied for integers and rounded, and what is outside of that becomes the nearer end; int32 and uint8 are
@@ -50,8 +53,17 @@ function np.save_wav(...)
   local given = save_signature:parse(...)
   local a, path = ndarray.as_array(given.a, "np.save_wav"), given.path
   if not path:lower():find("%.wav$") then path = path .. ".wav" end
-  local encoding = given.encoding or a.dtype == "uint8" and "uint8" or "int16"
-  errors.blaming("np.save_wav", core.wav_write, path, a, given.rate, encoding)
+  errors.blaming("np.save_wav", core.wav_write, path, a, given.rate, encoding_of(given, a))
+end
+
+local encode_signature = arguments.signature("np.encode_wav", { { "a", "any" }, rate_parameter, encoding_parameter })
+--- The bytes of such a file, as a string.
+--- @return string
+--- @error what np.save_wav refuses
+function np.encode_wav(...)
+  local given = encode_signature:parse(...)
+  local a = ndarray.as_array(given.a, "np.encode_wav")
+  return errors.blaming("np.encode_wav", core.wav_encode, a, given.rate, encoding_of(given, a))
 end
 
 local resample_signature = arguments.signature("np.resample", rates.parameters_of({ "a", "any" },
