@@ -114,6 +114,31 @@ int make_array(lua_State* L) {
   return 1;
 }
 
+template <class Stored>
+void widen_to(const Tensor& array, std::string_view bytes) {
+  auto* const out = array.data<int32_t>();
+  for (int64_t i = 0; i < array.count(); ++i) {
+    Stored number;
+    std::memcpy(&number, bytes.data() + static_cast<size_t>(i) * sizeof(Stored), sizeof(Stored));
+    out[i] = number;
+  }
+}
+
+// core.widened(bytes, stored, shape): the int32 of whole numbers that are stored as "int16" or "uint16".
+int widened(lua_State* L) {
+  lua_settop(L, 3);
+  Tensor& array = push_array(L);
+  protect_allocating(L, [&] {
+    const std::string_view bytes = string_at(L, 1, "bytes"), stored = string_at(L, 2, "stored");
+    const Shape shape = shape_at(L, 3, "shape");
+    require(static_cast<uint64_t>(shape.count()) == bytes.size() / 2 && bytes.size() % 2 == 0, ErrorCode::ShapeMismatch,
+            stored, " ", shape, " needs ", 2 * shape.count(), " bytes, got ", bytes.size());
+    array = Tensor::allocate({DType::Int32, shape}, state_of(L).memory);
+    stored == "int16" ? widen_to<int16_t>(array, bytes) : widen_to<uint16_t>(array, bytes);
+  });
+  return 1;
+}
+
 // core.empty(dtype, shape, called): `called` is what errors name.
 int make_fresh(lua_State* L, decltype(Tensor::zeros)& make) {
   lua_settop(L, 3);
@@ -185,7 +210,8 @@ int list_flaw(lua_State* L) {
 
 void add_array_sources(lua_State* L, State& state) {
   static const luaL_Reg kFunctions[] = {{"array", make_array},    {"empty", make_empty},    {"zeros", make_zeros},
-                                        {"format", format_array}, {"list_flaw", list_flaw}, {nullptr, nullptr}};
+                                        {"format", format_array}, {"list_flaw", list_flaw}, {"widened", widened},
+                                        {nullptr, nullptr}};
   set_functions(L, state, kFunctions);
 }
 

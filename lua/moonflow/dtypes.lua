@@ -42,6 +42,10 @@ table.sort(dtypes.names)
 
 function dtypes.is(value) return rows[value] ~= nil end
 
+--- What bytes may hold beside them, and is read as int32.
+dtypes.stored = { int16 = true, uint16 = true }
+function dtypes.is_stored(value) return rows[value] ~= nil or dtypes.stored[value] == true end
+
 --- The dtype that holds values of both, by NumPy's rules. There is no 16-bit integer, so int8 with uint8 gives int32;
 --- bfloat16 with anything else gives float32 or float64. float16 holds the integers of 8 bits.
 function dtypes.promote(a, b)

@@ -38,6 +38,11 @@ function np.array(source, ...)
     local stacked = np.stack(source)
     return dtype and cast(stacked, dtype) or stacked
   end
+  if type(source) == "cdata" and not tonumber(source) then
+    fail("invalid_argument", "np.array: of memory of the FFI it does not know how many elements there are, got "
+      .. arguments.describe(source) .. "; np.from_string(ffi.string(pointer, bytes), shape, dtype) makes an array of "
+      .. "it, and ffi.copy(a:ptr(), pointer, a.nbytes) writes it into one")
+  end
   return errors.blaming("np.array", core.array, source, dtype)
 end
 
@@ -51,10 +56,12 @@ function np.asarray(...)
 end
 
 local from_string_signature = signature("np.from_string",
-  { { "bytes", "string" }, { "shape", "list" }, { "dtype", "dtype", "float32" } })
---- An array of raw little-endian bytes.
+  { { "bytes", "string" }, { "shape", "list" }, { "dtype", "stored", "float32" } })
+--- An array of raw little-endian bytes. There is no dtype of two bytes for whole numbers; those of the buffers of
+--- sounds and maps of depth, "int16" and "uint16", become int32: `np.from_string(bytes, { n }, "int16") / 32768`.
 function np.from_string(...)
   local given = from_string_signature:parse(...)
+  if dtypes.stored[given.dtype] then return core.widened(given.bytes, given.dtype, flat_list(given.shape)) end
   return core.array(given.bytes, given.dtype, flat_list(given.shape))
 end
 

@@ -95,6 +95,13 @@ describe("making arrays", function()
     raises("out_of_range", "300 is no uint8", function() return np.linspace(0, 300, 4, "uint8") end)
     raises("invalid_argument", "at least 0, got -1", function() return np.linspace(0, 1, -1) end)
     same(np.from_string("\1\0\255\255", { 2, 2 }, "int8"), "int8", { { 1, 0 }, { -1, -1 } })
+    same(np.from_string("\1\0\255\255\0\128", { 3 }, "int16"), "int32", { 1, -1, -32768 })
+    same(np.from_string("\1\0\255\255", { 2, 1 }, { dtype = "uint16" }), "int32", { { 1 }, { 65535 } })
+    raises("shape_mismatch", "int16 (2) needs 4 bytes, got 3", np.from_string, "abc", { 2 }, "int16")
+    raises("invalid_argument", 'must be a dtype such as flow.float32, or "int16" or "uint16", got \'long\'; did you '
+      .. "mean 'int64'?", np.from_string, "", { 0 }, "long")
+    raises("invalid_argument", "np.from_string(ffi.string(pointer, bytes), shape, dtype) makes an array of it",
+      np.array, require("ffi").new("float[3]"))
   end)
 
   it("takes sizes one by one too", function()
