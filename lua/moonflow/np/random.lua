@@ -26,7 +26,7 @@ local random = {}
 local DRAWS = "uniform normal randint integers exponential gamma beta dirichlet binomial poisson multinomial "
   .. "multivariate_normal random standard_normal rand randn permutation shuffle choice lognormal laplace logistic "
   .. "gumbel pareto weibull rayleigh triangular geometric chisquare standard_t zipf"
-arguments.publish("Generator", "generator", Generator, DRAWS)
+arguments.publish("Generator", "generator", Generator, DRAWS .. " get_state set_state")
 answer(Generator, "a generator")
 
 local uniform_signature = signature("np.random.uniform",
