@@ -169,7 +169,8 @@ mf_status* mf_session_load_memory(mf_session* handle, const void* data, size_t s
       session->push_function(L, "load_values");
       lua::push_arrays(L, read.tensors);
       lua_pushstring(L, read.metadata["seed"].c_str());
-      lua_call(L, 2, 0);
+      lua::push_texts(L, read.left_out);
+      lua_call(L, 3, 0);
     });
   });
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bindings/file.h"
-#include "bindings/npy.h"
+#include "bindings/stored.h"
 
 namespace moonflow {
 

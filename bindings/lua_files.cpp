@@ -248,6 +248,15 @@ int wav_encode(lua_State* L) {
 
 }  // namespace
 
+void push_texts(lua_State* L, const std::map<std::string, std::string>& texts) {
+  lua_createtable(L, 0, static_cast<int>(texts.size()));
+  for (const auto& [key, text] : texts) {
+    push_string(L, key);
+    push_string(L, text);
+    lua_rawset(L, -3);
+  }
+}
+
 void push_arrays(lua_State* L, const std::map<std::string, Tensor>& arrays) {
   lua_createtable(L, 0, static_cast<int>(arrays.size()));
   for (const auto& [name, array] : arrays) {
@@ -335,21 +344,12 @@ int ofrecord_read(lua_State* L) {
   return 2;
 }
 
-// Pushes { key -> text }.
-void push_metadata(lua_State* L, const Metadata& metadata) {
-  lua_createtable(L, 0, static_cast<int>(metadata.size()));
-  for (const auto& [key, text] : metadata) {
-    push_string(L, key);
-    push_string(L, text);
-    lua_rawset(L, -3);
-  }
-}
-
-// Pushes { name -> ndarray }, { key -> text }.
+// Pushes { name -> ndarray }, { key -> text }, { name -> what to say of a tensor that is left out }.
 int push_safetensors(lua_State* L, const Safetensors& file) {
   push_arrays(L, file.tensors);
-  push_metadata(L, file.metadata);
-  return 2;
+  push_texts(L, file.metadata);
+  push_texts(L, file.left_out);
+  return 3;
 }
 
 Metadata metadata_at(lua_State* L, int index) {
@@ -363,7 +363,7 @@ Metadata metadata_at(lua_State* L, int index) {
   return metadata;
 }
 
-// core.safetensors_read(path) -> { name -> ndarray }, { key -> text }
+// core.safetensors_read(path) -> { name -> ndarray }, { key -> text }, { name -> why it is left out }
 int safetensors_read(lua_State* L) {
   lua_settop(L, 1);
   auto& file = keep<Safetensors>(L);
@@ -376,11 +376,11 @@ int safetensors_metadata(lua_State* L) {
   lua_settop(L, 1);
   auto& metadata = keep<Metadata>(L);
   protect(L, [&] { metadata = load_safetensors_metadata(path_at(L, 1)); });
-  push_metadata(L, metadata);
+  push_texts(L, metadata);
   return 1;
 }
 
-// core.safetensors_decode(bytes) -> { name -> ndarray }, { key -> text }
+// core.safetensors_decode(bytes) -> as safetensors_read
 int safetensors_decode(lua_State* L) {
   lua_settop(L, 1);
   auto& file = keep<Safetensors>(L);

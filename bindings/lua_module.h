@@ -50,6 +50,8 @@ void push_shape(lua_State* L, const Shape& shape);
 // The fields `dtype` and `shape` of the table on top of the stack.
 void set_type(lua_State* L, const TensorType& type);
 
+// Pushes { key -> text }. `texts` must be held as arrays are.
+void push_texts(lua_State* L, const std::map<std::string, std::string>& texts);
 // Pushes { name -> ndarray }. `arrays` must be held by a box, or by a caller of C.
 void push_arrays(lua_State* L, const std::map<std::string, Tensor>& arrays);
 

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <vector>
+
+#include "bindings/stored.h"
 
 namespace moonflow {
 
@@ -11,30 +14,8 @@ namespace {
 
 constexpr int64_t kHeaderBytes = 10000;  // NumPy's own limit
 
-using Widen = void (*)(const Tensor& array, bool swapped);
-
-// Elements of `Stored` lie at the end of the array, and each is read before the place of its wide form, which begins
-// further ahead, is written.
-template <class Stored, class Wide>
-void widen(const Tensor& array, bool swapped) {
-  const char* from = array.data<char>() + array.count() * static_cast<int64_t>(sizeof(Wide) - sizeof(Stored));
-  Wide* const to = array.data<Wide>();
-  for (int64_t i = 0; i < array.count(); ++i, from += sizeof(Stored)) {
-    char bytes[sizeof(Stored)];
-    std::memcpy(bytes, from, sizeof bytes);
-    if (swapped) std::reverse(bytes, bytes + sizeof bytes);
-    Stored value;
-    std::memcpy(&value, bytes, sizeof value);
-    to[i] = value;
-  }
-}
-
 struct Header {
-  DType dtype = DType::Float32;
-  int stored_size = 4;    // bytes of an element in the file
-  Widen widen = nullptr;  // where that is less than the dtype has
-  bool is_bool = false;
-  bool is_uint64 = false;
+  const Stored* stored = nullptr;
   bool swapped = false;
   bool fortran = false;
   Shape shape;
@@ -120,30 +101,9 @@ class HeaderReader {
       kind.remove_prefix(1);
     }
     if (!kind.empty() && kind[0] == 'O') fault("object arrays hold Python pickles and are refused");
-    static constexpr struct {
-      const char* kind;
-      DType dtype;
-      Widen widen = nullptr;
-    } kKinds[] = {{"f4", DType::Float32},
-                  {"f8", DType::Float64},
-                  {"f2", DType::Float16},
-                  {"i1", DType::Int8},
-                  {"u1", DType::UInt8},
-                  {"i2", DType::Int32, widen<int16_t, int32_t>},
-                  {"u2", DType::Int32, widen<uint16_t, int32_t>},
-                  {"i4", DType::Int32},
-                  {"u4", DType::Int64, widen<uint32_t, int64_t>},
-                  {"i8", DType::Int64},
-                  {"u8", DType::Int64},
-                  {"b1", DType::Int8}};
-    for (const auto& known : kKinds) {
-      if (kind != known.kind) continue;
-      header_.dtype = known.dtype;
-      header_.stored_size = kind[1] - '0';
-      header_.widen = known.widen;
-      header_.is_bool = kind == "b1";
-      header_.is_uint64 = kind == "u8";
-      header_.swapped = order == '>' && header_.stored_size > 1;
+    header_.stored = stored_in_npy(kind);
+    if (header_.stored != nullptr) {
+      header_.swapped = order == '>' && header_.stored->size > 1;
       return;
     }
     if (!kind.empty() && (kind[0] == 'U' || kind[0] == 'S')) {
@@ -245,43 +205,25 @@ Tensor from_fortran(const Tensor& stored, const Shape& shape, const std::shared_
 
 }  // namespace
 
-void swap_bytes(const Tensor& array) {
-  const int64_t size = size_of(array.dtype());
-  auto* bytes = array.data<unsigned char>();
-  for (int64_t i = 0; i < array.count(); ++i) std::reverse(bytes + i * size, bytes + (i + 1) * size);
-}
-
 Tensor read_npy(ByteSource& source, const std::shared_ptr<HostMemory>& memory) {
   const Header header = read_header(source);
+  const Stored& stored = *header.stored;
+  const TensorType type{stored.dtype, header.shape};
   int64_t bytes = 0;
   try {
-    bytes = TensorType{header.dtype, header.shape}.bytes();
+    bytes = type.bytes() / size_of(stored.dtype) * stored.size;
   } catch (const Error& error) {
     source.fail_at(8, "the shape ", header.shape, " is too large");
   }
-  const int64_t stored = bytes / size_of(header.dtype) * header.stored_size;
   const int64_t begin = source.position();
-  if (stored > source.remaining())
-    source.fail_at(begin, "the array ", TensorType{header.dtype, header.shape}, " needs ", stored,
-                   " bytes, the file has ", source.remaining());
-  Tensor array = Tensor::allocate({header.dtype, header.shape}, memory);
-  source.read(array.data<char>() + (bytes - stored), stored);
+  if (bytes > source.remaining())
+    source.fail_at(begin, "the array ", type, " needs ", bytes, " bytes, the file has ", source.remaining());
+  Tensor array = Tensor::allocate(type, memory);
+  const std::optional<int64_t> beyond = read_stored(source, stored, header.swapped, array);
   source.expect_end();
-  if (header.widen)
-    header.widen(array, header.swapped);
-  else if (header.swapped)
-    swap_bytes(array);
-  if (header.is_bool) {
-    auto* flags = array.data<int8_t>();
-    std::transform(flags, flags + array.count(), flags, [](int8_t flag) { return static_cast<int8_t>(flag != 0); });
-  }
-  if (header.is_uint64) {
-    const auto* numbers = array.data<int64_t>();
-    for (int64_t i = 0; i < array.count(); ++i)
-      if (numbers[i] < 0)
-        source.fail_at(begin + i * header.stored_size, "the uint64 ", static_cast<uint64_t>(numbers[i]),
-                       " is beyond int64");
-  }
+  if (beyond)
+    source.fail_at(begin + *beyond * stored.size, "the uint64 ", static_cast<uint64_t>(array.data<int64_t>()[*beyond]),
+                   " is beyond int64");
   return header.fortran && header.shape.rank() > 1 ? from_fortran(array, header.shape, memory) : array;
 }
 

@@ -1,6 +1,5 @@
 // NumPy's .npy format, versions 1 to 3. Reading trusts nothing: only numbers and bool, sizes checked before memory is
-// taken, nothing is ever executed; object arrays, which are pickles, are refused. What there is no dtype for is read as
-// a wider one that holds it: int16 and uint16 as int32, uint32 as int64, uint64 as int64 where it fits, bool as int8.
+// taken, nothing is ever executed; object arrays, which are pickles, are refused.
 #pragma once
 
 #include <memory>
@@ -18,8 +17,5 @@ Tensor read_npy(const std::string& path, const std::shared_ptr<HostMemory>& memo
 // What stands before the elements of an array of this type.
 std::string npy_header(const TensorType& type);
 void write_npy(const std::string& path, const Tensor& array);
-
-// Reverses the bytes of each element in place.
-void swap_bytes(const Tensor& array);
 
 }  // namespace moonflow

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "bindings/checksum.h"
 #include "bindings/file.h"
 #include "bindings/json.h"
+#include "bindings/stored.h"
 
 namespace moonflow {
 
@@ -20,24 +22,10 @@ constexpr const char* kChecksum = "xxh3_64_of_all";
 constexpr const char* kDataChecksum = "xxh3_64";
 constexpr uint64_t kMaxHeader = 100 * 1000 * 1000;  // as other readers of the format have it
 
-struct DTypeName {
-  DType dtype;
-  const char* name;
-};
-constexpr DTypeName kNames[] = {{DType::Float32, "F32"},   {DType::Float64, "F64"}, {DType::Int8, "I8"},
-                                {DType::UInt8, "U8"},      {DType::Int32, "I32"},   {DType::Int64, "I64"},
-                                {DType::BFloat16, "BF16"}, {DType::Float16, "F16"}};
-
 const char* name_of(DType dtype) {
-  for (const DTypeName& row : kNames)
-    if (row.dtype == dtype) return row.name;
-  return "";
-}
-
-DType dtype_of(const std::string& tensor, const std::string& name) {
-  for (const DTypeName& row : kNames)
-    if (name == row.name) return row.dtype;
-  fail(ErrorCode::Unsupported, "tensor '", tensor, "' has dtype ", name.substr(0, 16), ", which is not supported");
+  static constexpr const char* kNames[] = {"F32", "F64", "I8", "U8", "I32", "I64", "BF16", "F16"};  // by DType
+  static_assert(std::size(kNames) == static_cast<size_t>(DType::Float16) + 1);
+  return kNames[static_cast<size_t>(dtype)];
 }
 
 [[noreturn]] void damaged(const std::string& what) { fail(ErrorCode::Io, "these are no safetensors: ", what); }
@@ -51,8 +39,9 @@ uint64_t whole(const Json& value, const std::string& what) {
 
 // What the header says of one tensor; its bytes lie from begin to end of the data.
 struct Entry {
-  std::string name;
-  TensorType type;
+  std::string name, dtype;
+  const Stored* stored;  // none of a dtype that cannot be had
+  Shape shape;
   uint64_t begin, end;
 };
 
@@ -62,15 +51,20 @@ Entry read_entry(const std::string& name, const Json& entry) {
   const auto* offsets = entry.find<Json::Array>("data_offsets");
   if (dtype == nullptr || shape == nullptr || offsets == nullptr || offsets->size() != 2)
     damaged("tensor '" + name + "' lacks dtype, shape or data_offsets");
-  TensorType type{dtype_of(name, *dtype), {}};
+  Entry result{name, *dtype, stored_in_safetensors(*dtype), {}, 0, 0};
   for (const Json& dim : *shape)
-    type.shape.push_back(static_cast<int64_t>(whole(dim, "a dimension of '" + name + "'")));
-  check_size(type);
-  const uint64_t begin = whole((*offsets)[0], "an offset of '" + name + "'");
-  const uint64_t end = whole((*offsets)[1], "an offset of '" + name + "'");
-  if (begin > end || end - begin != static_cast<uint64_t>(type.bytes()))
+    result.shape.push_back(static_cast<int64_t>(whole(dim, "a dimension of '" + name + "'")));
+  const uint64_t begin = result.begin = whole((*offsets)[0], "an offset of '" + name + "'");
+  const uint64_t end = result.end = whole((*offsets)[1], "an offset of '" + name + "'");
+  const auto misplaced = [&](const auto& type) {
     damaged(text("'", name, "' is ", type, ", but lies from byte ", begin, " to ", end));
-  return {name, type, begin, end};
+  };
+  if (begin > end) misplaced(result.shape);
+  if (result.stored == nullptr) return result;
+  const TensorType type{result.stored->dtype, result.shape};
+  check_size(type);
+  if (end - begin != static_cast<uint64_t>(type.shape.count() * result.stored->size)) misplaced(type);
+  return result;
 }
 
 // The format has tensors side by side, without overlaps and holes. With overlaps a small file would need any amount of
@@ -185,14 +179,33 @@ Head read_head(ByteSource& source) {
   return head;
 }
 
+void pass_over(ByteSource& source, int64_t bytes) {
+  std::vector<char> passed(static_cast<size_t>(std::min<int64_t>(bytes, 1 << 16)));
+  for (int64_t part; bytes > 0; bytes -= part) {
+    part = std::min(bytes, static_cast<int64_t>(passed.size()));
+    source.read(passed.data(), part);
+  }
+}
+
 Safetensors read_from(ByteSource& source, const std::shared_ptr<HostMemory>& memory) {
   Head head = read_head(source);
   Safetensors result;
   result.metadata = std::move(head.metadata);
   std::vector<std::string_view> data;
   for (const Entry& entry : head.tensors) {
-    const Tensor tensor = Tensor::allocate(entry.type, memory);
-    source.read(tensor.data(), tensor.bytes());
+    if (entry.stored == nullptr) {
+      pass_over(source, static_cast<int64_t>(entry.end - entry.begin));
+      result.left_out[entry.name] =
+          text("tensor '", entry.name, "' has dtype ", entry.dtype.substr(0, 16), ", which is not supported");
+      continue;
+    }
+    const Tensor tensor = Tensor::allocate({entry.stored->dtype, entry.shape}, memory);
+    if (const auto beyond = read_stored(source, *entry.stored, false, tensor)) {
+      const auto number = static_cast<uint64_t>(tensor.data<int64_t>()[*beyond]);
+      result.left_out[entry.name] =
+          text("tensor '", entry.name, "' has the uint64 ", number, ", which is beyond int64");
+      continue;
+    }
     data.push_back(bytes_of(tensor));
     result.tensors.emplace(entry.name, tensor);
   }

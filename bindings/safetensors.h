@@ -22,6 +22,8 @@ void save_safetensors(const std::string& path, const std::map<std::string, Tenso
 struct Safetensors {
   std::map<std::string, Tensor> tensors;
   Metadata metadata;
+  // Tensors that cannot be had here, as of eight bits of a float, and what to say to whoever wants one of them.
+  std::map<std::string, std::string> left_out;
 };
 Safetensors read_safetensors(std::string_view bytes, const std::shared_ptr<HostMemory>& memory);
 Safetensors load_safetensors(const std::string& path, const std::shared_ptr<HostMemory>& memory);

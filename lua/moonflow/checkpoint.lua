@@ -92,18 +92,32 @@ local function wanted_of(values, given)
   return weights
 end
 
+--- The arrays of a file, where asking for one that is left out, as its dtype is none of ours, is an error that says so.
+--- @param values table     { name -> ndarray }
+--- @param left_out? table  { name -> what to say }
+--- @param where string     for messages
+function checkpoint.without(values, left_out, where)
+  if not left_out or next(left_out) == nil then return values end
+  return setmetatable(values, { __index = function(_, name)
+    if left_out[name] then errors.raise("unsupported", where .. ": " .. left_out[name]) end
+  end })
+end
+
 local get_signature = arguments.signature("flow.checkpoint.get", { { "path", "string" }, { "slots", "boolean", true } })
 
---- The arrays of a checkpoint folder or a safetensors file, whatever jobs there are: { name = ndarray }.
+--- The arrays of a checkpoint folder or a safetensors file, whatever jobs there are: { name = ndarray }. Of a file of
+--- others, bool is int8, int16 and uint16 are int32, uint32 and uint64 int64. Others, as floats of 8 bits and complex
+--- numbers, are left out: to ask for one by its name is an error.
 --- @param slots? boolean  default true; false leaves out what optimizers remember and the steps of train jobs, which
 ---                        their names tell: `flow.load_variables(flow.checkpoint.get(path, { slots = false }))`
 --- @return table<string,ndarray>
---- @error a damaged or missing file; a dtype that there is none of here
+--- @error a damaged or missing file
 function checkpoint.get(...)
   local given = get_signature:parse(...)
   local path = given.path
-  return wanted_of(blaming("flow.checkpoint.get", is_file(path) and core.safetensors_read or core.checkpoint_read,
-    path), given)
+  local where = "flow.checkpoint.get"
+  local values, _, left_out = blaming(where, is_file(path) and core.safetensors_read or core.checkpoint_read, path)
+  return checkpoint.without(wanted_of(values, given), left_out, ("%s: file '%s'"):format(where, path))
 end
 
 local get_memory_signature = arguments.signature("flow.checkpoint.get_memory",
@@ -113,10 +127,12 @@ local get_memory_signature = arguments.signature("flow.checkpoint.get_memory",
 --- a game's archive, to be taken under other names by `flow.load_variables`.
 --- @param slots? boolean  as of flow.checkpoint.get
 --- @return table<string,ndarray>
---- @error damaged bytes; a dtype that there is none of here
+--- @error damaged bytes; asking for a tensor of a dtype that there is none of here
 function checkpoint.get_memory(...)
   local given = get_memory_signature:parse(arguments.of_bytes(...))
-  return wanted_of(blaming("flow.checkpoint.get_memory", core.safetensors_decode, given.bytes), given)
+  local where = "flow.checkpoint.get_memory"
+  local values, _, left_out = blaming(where, core.safetensors_decode, given.bytes)
+  return checkpoint.without(wanted_of(values, given), left_out, where)
 end
 
 local metadata_signature = arguments.signature("flow.checkpoint.metadata", { { "path", "string" } })
@@ -129,8 +145,9 @@ local metadata_signature = arguments.signature("flow.checkpoint.metadata", { { "
 --- @error a missing file; a damaged head
 function checkpoint.metadata(...)
   local path = metadata_signature:parse(...).path
-  if is_file(path) then return metadata_in(blaming("flow.checkpoint.metadata", core.safetensors_metadata, path)) end
-  local _, manifest = blaming("flow.checkpoint.metadata", core.checkpoint_read, path, {})
+  local where = "flow.checkpoint.metadata"
+  if is_file(path) then return metadata_in(blaming(where, core.safetensors_metadata, path)) end
+  local _, manifest = blaming(where, core.checkpoint_read, path, {})
   return manifest and manifest.meta and manifest.meta.metadata
 end
 
@@ -188,7 +205,8 @@ end
 -- the script's metadata.
 local function read(path, wanted)
   if is_file(path) then
-    local values, texts = blaming("CheckPoint:load", core.safetensors_read, path)
+    local values, texts, left_out = blaming("CheckPoint:load", core.safetensors_read, path)
+    values = checkpoint.without(values, left_out, ("CheckPoint:load: file '%s'"):format(path))
     return values, tonumber(texts.seed), values, metadata_in(texts)
   end
   local values, manifest = blaming("CheckPoint:load", core.checkpoint_read, path, wanted)
@@ -325,7 +343,8 @@ function CheckPoint:load_memory(...)
   local given = load_memory_signature:parse(arguments.of_bytes(...))
   local where = "CheckPoint:load_memory"
   local known = variable.known(where, given.slots)
-  local values, texts = blaming(where, core.safetensors_decode, given.bytes)
+  local values, texts, left_out = blaming(where, core.safetensors_decode, given.bytes)
+  values = checkpoint.without(values, left_out, where)
   checkpoint.adopt(where, values, tonumber(texts.seed), values, known)
   return metadata_in(texts)
 end

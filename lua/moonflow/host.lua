@@ -228,8 +228,9 @@ function host.meta()
 end
 
 --- Sets the variables to those of a checkpoint in memory.
-function host.load_values(values, seed)
-  checkpoint.adopt("the checkpoint in memory", values, tonumber(seed), values)
+function host.load_values(values, seed, left_out)
+  local where = "the checkpoint in memory"
+  checkpoint.adopt(where, checkpoint.without(values, left_out, where), tonumber(seed), values)
 end
 
 return host

@@ -517,7 +517,10 @@ end
 --- that there are, by name.
 function variable.load(values, where, tell)
   local handle, types, names = session.handle(), {}, {}
-  for _, entry in ipairs(variable.known(where)) do types[entry.name] = entry end
+  for _, entry in ipairs(variable.known(where)) do
+    types[entry.name] = entry
+    local _ = values[entry.name]  -- an error where a checkpoint has it in a form that cannot be had
+  end
   for name, value in pairs(values) do
     local entry = types[name]
     if type(name) ~= "string" then
