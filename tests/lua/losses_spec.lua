@@ -87,6 +87,25 @@ describe("the losses", function()
     check(flow.nn.BCEWithLogitsLoss, { x, t }, function(a, b) return b * soft(-a) + (1 - b) * soft(a) end)
   end)
 
+  it("take arrays as targets, whole numbers too, and a number where each is it", function()
+    local input, labels = np.array { { 0.25, 0.5 }, { 0.75, 0.125 } }, np.array({ 1, 0 }, "int32")
+    local targets = {
+      BCELoss = np.array({ { 0, 1 }, { 1, 0 } }, "int32"), BCEWithLogitsLoss = np.array { { 0, 1 }, { 1, 0 } },
+      MSELoss = np.array({ { 0, 1 }, { 1, 0 } }, "float64"), L1Loss = np.array({ { 0, 1 }, { 1, 0 } }, "int64"),
+      KLDivLoss = np.array { { 0.5, 0.5 }, { 1, 0 } }, CrossEntropyLoss = labels,
+    }
+    for name, target in pairs(targets) do
+      flow.clear_default_session()
+      local as_array = checks.run({ input }, function(a) return flow.nn[name](a, target) end)
+      local given = target.dtype == "float64" and target:astype("float32") or target
+      assert.is_true(as_array == checks.run({ input, given }, function(a, b) return flow.nn[name](a, b) end), name)
+    end
+    local zeros = checks.run({ input }, function(a) return flow.nn.MSELoss(a, 0) end)
+    assert.equal((0.25 ^ 2 + 0.5 ^ 2 + 0.75 ^ 2 + 0.125 ^ 2) / 4, zeros:item())
+    checks.refuses("target 'Constant' is float32", checks.run, { input },
+      function(a) return flow.nn.CrossEntropyLoss(a, np.array { 1, 0 }) end)
+  end)
+
   it("give the mean unless told otherwise", function()
     assert.near(each({ x, y }, function(a, b) return (a - b) ^ 2 end):mean(),
       loss_of({ x, y }, flow.nn.MSELoss):item(), 1e-12)

@@ -99,8 +99,9 @@ function(given, t, signature)
   return #axes > 0 and x or (ops.apply("identity", { x }, nil, given.name))
 end)
 
-ops.define("masked_fill", { { "x", "blob" }, { "mask", "blob" }, { "value", "number" } }, [[
-x with `value` where the mask (int8, as comparisons give it) is not 0. The mask broadcasts against x.]],
+ops.define("masked_fill", { { "x", "blob" }, { "mask", "operand" }, { "value", "number" } }, [[
+x with `value` where the mask (int8, as comparisons give it) is not 0. The mask, a blob or an array, broadcasts against
+x.]],
   function(given)
     return flow.where(given.mask, given.value, given.x, given.name)
   end)

@@ -31,10 +31,13 @@ local function weighed(weight, x)
   return weight * ops.apply("where", { weight:ne(0), x, zero })
 end
 
--- A weight: a value of the job, or an array or a number that stays as it is.
-local function as_blob(value, t, like, what)
+-- A weight or a target: a value of the job, or an array or a number that stays as it is. What is `whole` may be of an
+-- integer dtype.
+local function as_blob(value, t, like, what, whole)
   if value == nil or blob.is(value) then return value end
-  if type(value) == "userdata" then value = value:astype(like.dtype) end
+  if type(value) == "userdata" and not (whole and not dtypes.floating[value.dtype]) then
+    value = value:astype(like.dtype)
+  end
   return blob.of(value, t, like.dtype, what)
 end
 
@@ -113,6 +116,7 @@ local function define_loss(name, parameters, doc, make)
 
 reduction: "mean" of all elements (default), their "sum", or "none", which keeps the shape]],
   function(given, t, signature)
+    given.target = as_blob(given.target, t, given.input or given.input1, "flow.nn." .. name .. ": target", true)
     for _, prediction in ipairs(predictions[name] or {}) do
       t:note_target("flow.nn." .. name, { "target", prediction }, given.target, given[prediction])
     end
@@ -130,21 +134,21 @@ reduction: "mean" of all elements (default), their "sum", or "none", which keeps
   end)
 end
 
-define_loss("L1Loss", { { "input", "blob" }, { "target", "blob" } }, [[
+define_loss("L1Loss", { { "input", "blob" }, { "target", "operand" } }, [[
 The absolute error (MAE): |input - target|.
 shapes: input and target alike, or so that they broadcast]],
 function(given)
   return ops.apply("abs", { given.input - given.target })
 end)
 
-define_loss("MSELoss", { { "input", "blob" }, { "target", "blob" } }, [[
+define_loss("MSELoss", { { "input", "blob" }, { "target", "operand" } }, [[
 The squared error (MSE): (input - target)^2.
 shapes: input and target alike, or so that they broadcast]],
 function(given)
   return ops.apply("squared_difference", { given.input, given.target })
 end)
 
-define_loss("BCELoss", { { "input", "blob" }, { "target", "blob" }, { "weight", "operand?" } }, [[
+define_loss("BCELoss", { { "input", "blob" }, { "target", "operand" }, { "weight", "operand?" } }, [[
 The binary cross entropy of probabilities, in nats:
   -weight * (target * log(input) + (1 - target) * log(1 - input))
 A logarithm is taken of 2^-126 or more, so that the loss is finite (87.3 at most per element, where weight is 1) also
@@ -159,7 +163,7 @@ function(given)
 end)
 
 define_loss("BCEWithLogitsLoss", {
-  { "input", "blob" }, { "target", "blob" }, { "weight", "operand?" }, { "pos_weight", "operand?" },
+  { "input", "blob" }, { "target", "operand" }, { "weight", "operand?" }, { "pos_weight", "operand?" },
 }, [[
 The binary cross entropy of sigmoid(input), in nats, without overflow for any input:
   weight * (pos_weight * target * softplus(-input) + (1 - target) * softplus(input)), softplus(x) = log(1 + exp(x))
@@ -194,7 +198,7 @@ local function check_class_axis(signature, x, y)
 end
 
 define_loss("CrossEntropyLoss", {
-  { "input", "blob" }, { "target", "blob" }, { "weight", "operand?" }, { "ignore_index", "integer?" },
+  { "input", "blob" }, { "target", "operand" }, { "weight", "operand?" }, { "ignore_index", "integer?" },
   { "label_smoothing", "finite", 0 },
 }, [[
 The cross entropy between class numbers and softmax(input), in nats, with s = label_smoothing and one weight per class:
@@ -244,7 +248,7 @@ function(given, signature)
     ops.apply("where", { counts, share or scalar(1, x.dtype), none })
 end)
 
-define_loss("KLDivLoss", { { "input", "blob" }, { "target", "blob" }, { "log_target", "boolean", false } }, [[
+define_loss("KLDivLoss", { { "input", "blob" }, { "target", "operand" }, { "log_target", "boolean", false } }, [[
 The Kullback-Leibler (KL) divergence of the target from the input, element by element, in nats. The input is log
 probabilities:
   target * (log(target) - input); with log_target exp(target) * (target - input); 0 where that probability is 0
@@ -258,7 +262,7 @@ function(given)
 end)
 
 define_loss("MarginRankingLoss", {
-  { "input1", "blob" }, { "input2", "blob" }, { "target", "blob" }, { "margin", "number", 0 },
+  { "input1", "blob" }, { "input2", "blob" }, { "target", "operand" }, { "margin", "number", 0 },
 }, [[
 Asks for input1 above input2 by the margin where target is 1, and below it where target is -1:
   max(0, margin - target * (input1 - input2))

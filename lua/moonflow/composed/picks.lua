@@ -86,7 +86,7 @@ end)
 local by_index = flow.dim_gather
 ops.define("dim_gather", {
   { "x", "blob" }, { "dim", "integer", text = "the axis that is picked from; negative counts from the last" },
-  { "index", "blob", text = "where along it, counted from 0" },
+  { "index", "operand", text = "where along it, counted from 0" },
 }, [[
 Elements of x, each from its own place but for the axis `dim`, along which an index says where:
   out[i, j, k] = x[i, index[i, j, k], k] for dim = 1
@@ -94,8 +94,9 @@ Also with the axis last: flow.dim_gather(x, index, dim).
 shapes: x (3, 10, 4), index (3, 5, 4) -> (3, 5, 4); the other axes agree
 dtypes: x any -> the same; index of an integer dtype
 errors: shapes that differ along another axis; an index out of bounds names its position, nothing is written]],
-function(given)
-  return ops.apply("dim_gather", { given.x, given.index }, { dim = given.dim }, given.name)
+function(given, t)
+  local index = blob.of(given.index, t, "int64", "flow.dim_gather")
+  return ops.apply("dim_gather", { given.x, index }, { dim = given.dim }, given.name)
 end, function(_, index_or_dim)
   return type(index_or_dim) ~= "number" and by_index
 end)
