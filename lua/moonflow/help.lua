@@ -310,9 +310,13 @@ function help.find(path)
   return value, full
 end
 
+local function is_of_arrays(path) return path:find("^flow%.np") ~= nil end
+
 --- What a wrong path may have meant: methods of what the function before its last name gives, else paths below `flow`.
 function help.meant(path)
   local before, leaf = path:match("^(.*)[.:]([%w_]+)$")
+  local ours = leaf and (is_of_arrays(before) and foreign_of_arrays or foreign)[leaf:lower()]
+  if ours then return { ours } end
   local made, found = before and help.find(before), {}
   for method in pairs(type(made) == "function" and help.methods() or {}) do
     if method:match("[%w_]+$") == leaf then found[#found + 1] = method end
@@ -341,8 +345,6 @@ function help.nearest(path)
   for i = #found, 6, -1 do found[i] = nil end
   return found
 end
-
-local function is_of_arrays(path) return path:find("^flow%.np") ~= nil end
 
 --- The function of a job with this name, or what a method of this name in other libraries is called here; else nil.
 function help.in_job(name)
@@ -468,9 +470,23 @@ function help.recipes(words)
   return list
 end
 
+--- What to write in place of what there is none of, by its path or the last name of that; nil where nothing is known.
+function help.advice(path)
+  local lines, told = {}, {}
+  local full = absent[path] and path or "flow." .. path
+  for _, known in ipairs(absent[full] and { full } or arguments.sorted_keys(absent)) do
+    local advice = absent[known]
+    if (known == full or known:match("[%w_]+$") == path) and not told[advice] then
+      told[advice] = true
+      lines[#lines + 1] = wrapped(("there is no %s; %s"):format(known, advice))
+    end
+  end
+  return #lines > 0 and table.concat(lines, "\n") or nil
+end
+
 local kScreen = 20  -- lines
 
---- What `search` finds as lines for a screen of this width, and recipes below; nil when that is nothing.
+--- What `search` finds as lines for a screen of this width, advice above and recipes below; nil when that is nothing.
 function help.found_text(words, width)
   local found, told, shown = help.search(words), help.recipes(words), {}
   for i = 1, math.min(#found, kScreen) do shown[i] = found[i] end
@@ -483,7 +499,9 @@ function help.found_text(words, width)
     lines[#lines + 1] = #line > width and line:sub(1, width - 3) .. "..." or line
     if i == functions and #found > functions then lines[#lines + 1] = ("and %d more"):format(#found - functions) end
   end
-  return #shown > 0 and table.concat(lines, "\n") or nil
+  local advice = help.advice(words)
+  if advice then table.insert(lines, 1, advice) end
+  return #lines > 0 and table.concat(lines, "\n") or nil
 end
 interrupts.keep_open(help.found_text)  -- a first search may be stopped
 

@@ -304,7 +304,7 @@ local function value_help(self, path, wants_source)
   local value, full = is_path and resolve(self, path) or nil, path
   if value == nil and is_path then value, full = help.find(path) end
   if value == nil then
-    local found = not path:find("^[%w_]+[.:]") and help.found_text(path, self.width())
+    local found = (path:find("^[%w_]+[.:]") and help.advice or help.found_text)(path, self.width())
     if found then return found end
     if not is_path then return nil, "no help has all of the words '" .. path .. "'" end
     local near = help.meant(path)

@@ -255,6 +255,20 @@ job(x)
     assert.equal("nil\n", typed("flow.help 'zz'\n").out)
   end)
 
+  it("says what to write in place of a name of other libraries, as reading it does, in flow.help too", function()
+    local run = typed("? flow.nn.GLU\n? GLU\n? vmap\n? flow.nn.BatchNorm2d\n")
+    local _, times = run.out:gsub("there is no flow%.nn%.GLU; a %* flow%.math%.sigmoid%(b%) is it", "")
+    assert.equal(2, times, run.out)
+    assert.truthy(run.out:find("there is no flow.vmap; ops take a batch", 1, true), run.out)
+    assert.equal("nothing is called 'flow.nn.BatchNorm2d'; did you mean flow.layers.batch_normalization?\n", run.err)
+    for name, part in pairs { cdist = "flow.cdist; flow.math", jvp = "flow.jvp", DiceLoss = "flow.nn.DiceLoss",
+                              ReduceLROnPlateau = "ReduceLROnPlateau", ["nn.spectral_norm"] = "flow.nn.spectral" } do
+      local text = typed(("flow.help '%s'\n"):format(name)).out
+      assert.truthy(text:find("there is no ", 1, true) and text:find(part, 1, true), text)
+    end
+    assert.truthy(typed("? roll\n").out:find("^there is no [^\n]+\n.*flow%.np%.roll "))
+  end)
+
   it("answers what people type at prompts of other kinds, unless it is a name of theirs", function()
     assert.truthy(typed("help\n").out:find("^%? name, name%?"))
     assert.equal("1\n", typed("1\nquit\n2\n").out)
