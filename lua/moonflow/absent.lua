@@ -193,6 +193,8 @@ local rows = {
     "flow.linalg.triangular_solve(L, rhs) is half of it, and of that, with adjoint = true, the other one" },
   { "flow flow.math flow.nn flow.linalg", "triu",
     "x - flow.math.tril(x, -1) is it, of finite x; a flow.np.triu of ones is a mask" },
+  { "flow flow.math", "logit", "flow.math.log(p / (1 - p)) is it" },
+  { "flow flow.math", "numel", "x.shape:count() is how many elements x has" },
   { "flow flow.math", "roll",
     "flow.concat({ x:slice(\"-2:\"), x:slice(\":-2\") }, 0) moves it by 2 along its first axis" },
   { "flow flow.math", "cumprod", "flow.math.exp(flow.math.cumsum(flow.math.log(x), axis)) is it, of x above 0" },

@@ -378,7 +378,12 @@ local foreign = {
   n_fft = "fft_length", win_length = "frame_length", hop_length = "frame_step", n_mels = "num_mel_bins",
   f_min = "lower_edge_hertz", f_max = "upper_edge_hertz", sr = "sample_rate", deviation = "stddev",
   pool_size = "ksize", go_backwards = "reverse", output_padding = "output_shape",
-  initial_hidden = "initial_state", initial_state = "initial_hidden",
+  initial_hidden = "initial_state", initial_state = "initial_hidden", bias = "use_bias", p = "rate",
+}
+-- What others have as an option, and what does the same here.
+local foreign_advice = {
+  padding_idx = "; times flow.cast(flow.expand_dims(ids:ne(0), -1), flow.float) the vectors of the padding, here of id "
+    .. "0, are 0 and have no gradient",
 }
 
 -- An option that there is not: the nearest one, else all of them. A list without a first entry looks like options.
@@ -389,7 +394,7 @@ local function fail_option(self, name)
   end
   local near = self.elsewhere and self.elsewhere[name]
   if not near and self.by_name[foreign[name]] then near = "; did you mean '" .. foreign[name] .. "'?" end
-  near = near or arguments.suggestion(name, self.names)
+  near = near or foreign_advice[name] or arguments.suggestion(name, self.names)
   if near == "" then near = "; its parameters are " .. table.concat(self.names, ", ") end
   self:fail(" has no option '" .. tostring(name) .. "'" .. near)
 end

@@ -23,6 +23,21 @@ local function is_file(path)
   return path:find("%.safetensors$") ~= nil
 end
 
+-- What reads the checkpoint at `path`. Where a file of another kind is, it says so: the path of a folder it would be.
+local function reader_of(where, path)
+  if is_file(path) then return core.safetensors_read end
+  local is_other = pcall(core.first_bytes, path, 0)  -- of a regular file alone
+  if is_other and path:find("%.safetensors%.index%.json$") then
+    errors.raise("io", ("%s: '%s' says which file has which array; flow.checkpoint.get reads each of these, "
+      .. "model-00001-of-00002.safetensors and so on"):format(where, path))
+  elseif is_other then
+    errors.raise("io", ("%s: '%s' is a file, and a checkpoint is a folder, or a file whose name ends in "
+      .. "\".safetensors\"; in Python, safetensors.torch.save_file(model.state_dict(), \"m.safetensors\") writes one")
+      :format(where, path))
+  end
+  return core.checkpoint_read
+end
+
 local function check_any(where, values)
   if next(values) == nil then
     errors.raise("wrong_state", where .. ": there are no variables; define the job functions first")
@@ -116,7 +131,7 @@ function checkpoint.get(...)
   local given = get_signature:parse(...)
   local path = given.path
   local where = "flow.checkpoint.get"
-  local values, _, left_out = blaming(where, is_file(path) and core.safetensors_read or core.checkpoint_read, path)
+  local values, _, left_out = blaming(where, reader_of(where, path), path)
   return checkpoint.without(wanted_of(values, given), left_out, ("%s: file '%s'"):format(where, path))
 end
 
@@ -147,7 +162,7 @@ function checkpoint.metadata(...)
   local path = metadata_signature:parse(...).path
   local where = "flow.checkpoint.metadata"
   if is_file(path) then return metadata_in(blaming(where, core.safetensors_metadata, path)) end
-  local _, manifest = blaming(where, core.checkpoint_read, path, {})
+  local _, manifest = blaming(where, reader_of(where, path), path, {})
   return manifest and manifest.meta and manifest.meta.metadata
 end
 
@@ -209,7 +224,7 @@ local function read(path, wanted)
     values = checkpoint.without(values, left_out, ("CheckPoint:load: file '%s'"):format(path))
     return values, tonumber(texts.seed), values, metadata_in(texts)
   end
-  local values, manifest = blaming("CheckPoint:load", core.checkpoint_read, path, wanted)
+  local values, manifest = blaming("CheckPoint:load", reader_of("CheckPoint:load", path), path, wanted)
   if manifest then
     local meta = manifest.meta or {}
     return values, meta.seed, manifest.variables, meta.metadata

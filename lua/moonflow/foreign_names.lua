@@ -13,6 +13,7 @@ foreign_names.of_values = {
   take_along_axis = "flow.dim_gather", diagonal = "flow.linalg.diag_part", cat = "flow.concat", view = "flow.reshape",
   permute = "flow.transpose", unsqueeze = "flow.expand_dims", mean = "flow.math.reduce_mean",
   sum = "flow.math.reduce_sum", max = "flow.math.reduce_max", min = "flow.math.reduce_min",
+  amax = "flow.math.reduce_max", amin = "flow.math.reduce_min",
   prod = "flow.math.reduce_prod", std = "flow.math.reduce_std", all = "flow.math.reduce_all",
   any = "flow.math.reduce_any", astype = "flow.cast", mm = "flow.matmul", bmm = "flow.matmul", dot = "flow.matmul",
   randn = "flow.random.normal", random_normal = "flow.random.normal", rand = "flow.random.uniform",

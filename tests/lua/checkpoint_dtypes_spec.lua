@@ -98,3 +98,23 @@ describe("a file of others", function()
     raises("io", "'short' is int32 (1), but lies from byte 0 to 4", flow.checkpoint.get, path)
   end)
 end)
+
+describe("a path that is no checkpoint's", function()
+  it("says which files are, and how Python writes one", function()
+    local function refuses(name, part)
+      local file = process.folder("dtypes") .. "/" .. name
+      process.write(file, "PK\3\4")
+      raises("io", "flow.checkpoint.get: '" .. file .. "'" .. part, flow.checkpoint.get, file)
+      raises("io", "CheckPoint:load: '" .. file .. "'" .. part, function() flow.train.CheckPoint():load(file) end)
+      raises("io", "flow.checkpoint.metadata: '" .. file .. "'" .. part, flow.checkpoint.metadata, file)
+    end
+    flow.global_function { inputs = { x = tp.Numpy.Placeholder { 1 } }, returns = tp.Numpy } (function(x)
+      return x * flow.get_variable("w", { shape = { 1 }, initializer = flow.zeros_initializer() })
+    end)
+    refuses("m.pth", ' is a file, and a checkpoint is a folder, or a file whose name ends in ".safetensors"; in '
+      .. 'Python, safetensors.torch.save_file(model.state_dict(), "m.safetensors") writes one')
+    refuses("model.safetensors.index.json", " says which file has which array; flow.checkpoint.get reads each of "
+      .. "these, model-00001-of-00002.safetensors and so on")
+    raises("not_found", "nowhere", flow.checkpoint.get, process.folder("dtypes") .. "/nowhere")
+  end)
+end)

@@ -59,6 +59,15 @@ end)]])
     golden("flow.nn.dot_product_attention has no option 'is_causal'; did you mean 'causal'?", body [[
   local heads = flow.reshape(x, { 1, 1, 1, -1 })
 >>  return flow.nn.dot_product_attention(heads, heads, heads, { is_causal = true })]])
+    for layer, size in pairs { dense = "3", conv2d = "3, 3" } do
+      golden("flow.layers." .. layer .. " has no option 'bias'; did you mean 'use_bias'?",
+        body(">>  return flow.layers." .. layer .. "(x, " .. size .. ", { bias = false })"))
+    end
+    golden("flow.nn.dropout has no option 'p'; did you mean 'rate'?", body [[
+>>  return flow.nn.dropout(x, { p = 0.1 })]])
+    golden("flow.layers.embedding has no option 'padding_idx'; times flow.cast(flow.expand_dims(ids:ne(0), -1), "
+      .. "flow.float) the vectors of the padding, here of id 0, are 0 and have no gradient", body [[
+>>  return flow.layers.embedding(x, 10, 4, { padding_idx = 0 })]])
     golden("flow.layers.lstm has no option 'hidden_size'; did you mean 'units'?", body [[
 >>  return flow.layers.lstm(x, { hidden_size = 4 })]])
     golden("flow.layers.lstm has no option 'initial_state'; did you mean 'initial_hidden'?", body [[
