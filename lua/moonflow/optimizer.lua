@@ -116,6 +116,7 @@ local function instead(name)
   local decay = decays[name] and ("; flow.optimizer.%s has it"):format(decays[name])
     or "; regularizer = flow.regularizers.l2(rate) adds it to the gradients"
       .. (name == "SGD" and ", as PyTorch's SGD and Torch7's do, and flow.optimizer.SGDW keeps it out of the momentum"
+        .. "; where gradients are clipped the decay counts in their norm, and PyTorch's comes after clip_grad_norm_"
         or "")
   return {
     max_grad_norm = clip, max_norm = clip, clip_norm = clip, global_clipnorm = clip, grad_clip = clip,

@@ -398,7 +398,8 @@ end)]])
         "flow.optimizer.Adam has no option 'weight_decay'; flow.optimizer.AdamW has it",
       ["flow.optimizer.SGD { lr_scheduler = 0.1, weight_decay = 0.01 }"] =
         "flow.optimizer.SGD has no option 'weight_decay'; regularizer = flow.regularizers.l2(rate) adds it to the "
-        .. "gradients, as PyTorch's SGD and Torch7's do, and flow.optimizer.SGDW keeps it out of the momentum",
+        .. "gradients, as PyTorch's SGD and Torch7's do, and flow.optimizer.SGDW keeps it out of the momentum"
+        .. "; where gradients are clipped the decay counts in their norm, and PyTorch's comes after clip_grad_norm_",
       ["flow.optimizer.SGD { learningRate = 0.1 }"] =
         "flow.optimizer.SGD has no option 'learningRate'; the learning rate is the first argument, or 'lr_scheduler'",
       ["flow.optimizer.SGD(0.1, { learningRateDecay = 1e-7 })"] = "flow.optimizer.SGD has no option "
