@@ -87,6 +87,12 @@ end
 -- formula, which TensorFlow's exporter gives an axis.
 local kept_of = { BatchNormalization = { 4, 5 }, Max = { 1, 2 }, Min = { 1, 2 }, Clip = { 2, 3 }, Pow = { 2 } }
 
+-- The scale and the shift of a norm.
+local scales_of = {
+  BatchNormalization = { 2, 3 }, GroupNormalization = { 2, 3 }, InstanceNormalization = { 2, 3 },
+  LayerNormalization = { 2, 3 }, RMSNormalization = { 2 }, SimplifiedLayerNormalization = { 2 },
+}
+
 local function has_fractions(array)
   return dtypes.floating[array.dtype] and #array.shape > 0 and array.shape:count() > 0
 end
@@ -134,10 +140,16 @@ local function weights_of(file, wanted, nodes, given)
       by_variable[name], weights[entry.name] = value, weight
     end
   end
+  local again = setmetatable({}, { __index = weights })  -- also by the names that an Identity gives them
   each_node(nodes, function(raw)
+    if raw.op == "Identity" then again[raw.outputs[1]] = again[raw.inputs[1]] end
     for _, i in ipairs(kept_of[raw.op] or {}) do
-      local weight = weights[raw.inputs[i]]
-      if weight then weight.trainable = false end
+      local weight = again[raw.inputs[i]]
+      if weight then weight.was_trainable, weight.trainable = weight.was_trainable or weight.trainable, false end
+    end
+    for _, i in ipairs(scales_of[raw.op] or {}) do
+      local weight = again[raw.inputs[i]]
+      if weight then weight.norms = (weight.norms or 0) + 1 end
     end
   end)
   return weights, by_variable
@@ -288,6 +300,18 @@ local function note_change(model, weight, known)
     .. "flow.load_variables(model.variables) gives them the file's"):format(model.file))
 end
 
+-- Warns where one weight of a train job stands for several. Exporters make one of initializers that are equal.
+local function note_tied(reading, weight)
+  local model, norms = reading.model, weight.norms or 0
+  if model.noted_tied or norms == 0 or reading.trace.type ~= "train" then return end
+  local what = weight.was_trainable and "for scales or shifts of norms and for their statistics, which are not trained"
+    or weight.trainable and norms > 1 and ("for %d norms, which are trained as one"):format(norms)
+  if not what then return end
+  model.noted_tied = true
+  session.log(("flow.onnx: %s has one '%s' %s; exporters merge weights that are equal, as those of an untrained net "
+    .. "are"):format(model.file, weight.name, what))
+end
+
 -- The variable of a weight, in whatever namespace the model is called. One of the same name that does not come from the
 -- same file is another's.
 local function make_variable(self, weight)
@@ -298,6 +322,7 @@ local function make_variable(self, weight)
       .. "its own: flow.onnx.load(\"%s\", { name = \"...\" })"):format(self.file, full, site or "?", self.model.path))
   end
   if known then note_change(self.model, weight, known) end
+  note_tied(self, weight)
   return variable.get(self.file, {
     name = full, shape = weight.value.shape, dtype = weight.value.dtype, initializer = weight.initializer,
     trainable = weight.trainable,

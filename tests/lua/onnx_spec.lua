@@ -192,6 +192,60 @@ describe("a loaded model", function()
     same({ { 7, 8 } }, job(floats { { 0, 0, 0 } }))
   end)
 
+  it("tells once of a scale that several norms have and a train job moves, as exporters merge those that are equal",
+    function()
+      write {
+        shape = { 2, 3 },
+        weights = { one = floats { 1, 1, 1 }, none = floats { 0, 0, 0 } },
+        nodes = { node("Identity", { "one" }, { "two" }), node("LayerNormalization", { "x", "one", "none" }, { "a" }),
+                  node("LayerNormalization", { "a", "two" }, { "y" }) },
+      }
+      local said = {}
+      flow.config.log(function(text) said[#said + 1] = text end)
+      local model, frozen = flow.onnx.load(path), flow.onnx.load(path, { trainable = false })
+      job_of(model, { 2, 3 })(floats { { 1, 2, 3 }, { 4, 5, 7 } })
+      for i, one in ipairs { frozen, model, model } do
+        flow.global_function {
+          type = "train", name = "train" .. i, inputs = { x = tp.Numpy.Placeholder { 2, 3 } }, returns = tp.Numpy,
+        } (function(x)
+          local loss = flow.layers.dense(one(x), 1, { name = "head" }) ^ 2
+          flow.optimizer.SGD(0.1):minimize(loss)
+          return loss
+        end)
+        assert.equal(i == 1 and 0 or 1, #said, table.concat(said, "\n"))
+      end
+      flow.config.log(nil)
+      assert.truthy(said[1]:find(" has one 'one' for 2 norms, which are trained as one; exporters merge weights that "
+        .. "are equal, as those of an untrained net are", 1, true), said[1])
+    end)
+
+  it("tells of a scale that is a statistic too, and trains neither", function()
+    for _, name in ipairs { "one", "two" } do
+      flow.clear_default_session()
+      write {
+        shape = { 2, 3 }, weights = { one = floats { 1, 1, 1 }, none = floats { 0, 0, 0 } },
+        nodes = { node("Identity", { "one" }, { "two" }),
+                  node("BatchNormalization", { "x", "one", "none", "none", name }, { "y" }) },
+      }
+      local said = {}
+      flow.config.log(function(text) said[#said + 1] = text end)
+      local model = flow.onnx.load(path)
+      local job = flow.global_function {
+        type = "train", inputs = { x = tp.Numpy.Placeholder { 2, 3 } }, returns = tp.Numpy,
+      } (function(x)
+        local loss = flow.layers.dense(model(x), 1, { name = "head" }) ^ 2
+        flow.optimizer.SGD(0.1):minimize(loss)
+        return loss
+      end)
+      job(floats { { 1, 2, 3 }, { 4, 5, 7 } })
+      flow.config.log(nil)
+      assert.equal(1, #said, table.concat(said, "\n"))
+      assert.truthy(said[1]:find(" for scales or shifts of norms and for their statistics, which are not trained; ", 1,
+        true), said[1])
+      same({ 1, 1, 1 }, flow.get_all_variables().one)
+    end
+  end)
+
   it("puts its own name before those of its variables", function()
     local model = flow.onnx.load(dense_model(), { name = "policy" })
     job_of(model, { 1, 3 })
