@@ -88,6 +88,8 @@ return {
     .. "marquardt linearize ekf ilqr mpc control" },
 
   { "docs/porting.md", "Programs of OneFlow", "port migrate oneflow python lua differences" },
+  { "docs/porting.md", "From PyTorch", "pytorch torch port migrate state_dict steplr dataloader multiheadattention" },
+  { "docs/porting.md", "From JAX", "jax flax optax port migrate" },
   { "docs/embedding.md", "Moonflow inside a C or C++ program", "embed host c api c++ game engine robot real time "
     .. "prepared call threads" },
   { "docs/embedding.md", "Other programs with LuaJIT", "openresty nvim editor luanti game server mod luv event loop" },
