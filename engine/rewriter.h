@@ -30,7 +30,8 @@ class Rewriter {
   // All nodes are those below node_count() that are live: the others are not needed, or have been fused.
   virtual NodeId node_count() const = 0;
   virtual bool live(NodeId id) const = 0;
-  // All nodes that read the value. Valid until the next fuse.
+  // All nodes that read the value, in the order of their ids; one that reads it twice stands twice. Valid until the
+  // next fuse.
   virtual const std::vector<NodeId>& readers(ValueId value) const = 0;
   // A value that no node of the graph has, for an output of the next fuse: what fused ops tell each other.
   virtual ValueId add_value(const TensorType& type) = 0;

@@ -182,20 +182,25 @@ bool fuse_gradient_scale(Rewriter& rewriter, NodeId id) {
 }
 
 // The updates of a step that go by one rule with one learning rate become one. It is the last of them that looks for
-// the others, when each has been fused with what it can be.
+// the others, when each has been fused with what it can be. Those before it see that soon: nodes read the rate in the
+// order of their ids.
 template <int learning_rate>
 bool fuse_updates(Rewriter& graph, NodeId id) {
   const Node& last = graph.node(id);
   const TensorType& type = graph.type(last.inputs[0]);
-  std::vector<NodeId> all;
-  for (const NodeId reader : graph.readers(last.inputs[learning_rate])) {
+  const auto is_alike = [&](NodeId reader) {
     const Node& node = graph.node(reader);
-    if (node.op != last.op || !(node.attrs == last.attrs) || graph.type(node.inputs[0]).dtype != type.dtype) continue;
-    if (reader > id) return false;
-    if (std::find(all.begin(), all.end(), reader) == all.end() && updates_alone(graph, reader)) all.push_back(reader);
+    return node.op == last.op && node.attrs == last.attrs && graph.type(node.inputs[0]).dtype == type.dtype;
+  };
+  const std::vector<NodeId>& readers = graph.readers(last.inputs[learning_rate]);
+  for (size_t i = readers.size(); i-- > 0 && readers[i] > id;)
+    if (is_alike(readers[i])) return false;
+  std::vector<NodeId> all;
+  for (const NodeId reader : readers) {
+    const bool is_known = !all.empty() && all.back() == reader;  // a fused one reads it for each of its variables
+    if (!is_known && is_alike(reader) && updates_alone(graph, reader)) all.push_back(reader);
   }
   if (all.size() < 2) return false;
-  std::sort(all.begin(), all.end());
   std::vector<ValueId> inputs;
   for (const NodeId update : all) {
     const std::vector<ValueId>& its = graph.node(update).inputs;
