@@ -1,6 +1,7 @@
 #include "engine/variable.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "engine/op.h"
 #include "engine/process_end.h"
@@ -89,6 +90,7 @@ std::vector<Variable*> Variables::declare(const std::vector<Wanted>& wanted, Dev
   decltype(variables_) made;
   std::vector<std::pair<Variable*, std::unique_ptr<Variable::Copy>>> copies;
   std::vector<Variable*> declared;
+  std::unordered_set<Variable*> seen;
   for (const Wanted& each : wanted) {
     Variable* variable = find(each.name);
     if (!variable) {
@@ -101,7 +103,7 @@ std::vector<Variable*> Variables::declare(const std::vector<Wanted>& wanted, Dev
       variable = place.get();
     }
     const bool has_copy = variable->on(device) != nullptr;
-    const bool repeated = std::find(declared.begin(), declared.end(), variable) != declared.end();
+    const bool repeated = !seen.insert(variable).second;
     declared.push_back(variable);
     if (has_copy || repeated) continue;
     variable->copies.reserve(variable->copies.size() + 1);
