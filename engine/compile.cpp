@@ -91,7 +91,7 @@ Precedence precedence_in(const Draft& draft) {
   UsesOfVariables uses = uses_of_variables(draft);
   for (const auto& [variable, writers] : uses.writers) {
     for (size_t i = 0; i < writers.size(); ++i) {
-      // Writers of one variable keep their order; those after the first read what the one before wrote.
+      // Writers of one variable keep their order, in which what they add up is rounded.
       for (const NodeId reader : uses.readers[variable])
         if (std::find(writers.begin(), writers.end(), reader) == writers.end()) precedence.add(reader, writers[i]);
       if (i > 0) precedence.add(writers[i - 1], writers[i]);
@@ -100,7 +100,34 @@ Precedence precedence_in(const Draft& draft) {
   return precedence;
 }
 
-// Nodes wait for each other in a circle: updates, or what fusions have joined.
+// Lets a writer read copies of variables that it reads as they are: old values that are there when somebody has
+// written.
+template <class Wanted>
+void read_copies(Draft& draft, NodeId writer, const Wanted& is_wanted) {
+  for (size_t i = 0; i < draft.node(writer).inputs.size(); ++i) {
+    const ValueId input = draft.node(writer).inputs[i];
+    if (input == kNone || draft.node(writer).op->updates(i) || !is_wanted(draft.root(input))) continue;
+    draft.copy_input(writer, i);
+  }
+}
+
+// Writers of one variable that take it as their value too, behind the first.
+void read_before_first_write(Draft& draft) {
+  for (const auto& [variable, writers] : uses_of_variables(draft).writers)
+    for (size_t i = 1; i < writers.size(); ++i)
+      read_copies(draft, writers[i], [variable = variable](ValueId read) { return read == variable; });
+}
+
+// Writers that wait for each other in a circle, each to write what the next reads: variables are exchanged.
+void read_before_exchange(Draft& draft, const std::vector<int>& waits_for) {
+  const UsesOfVariables uses = uses_of_variables(draft);
+  const NodeId count = draft.node_count();
+  for (NodeId id = 0; id < count; ++id)
+    if (draft.live(id) && waits_for[id] > 0 && is_writer(draft, id))
+      read_copies(draft, id, [&](ValueId read) { return uses.writers.count(read) > 0; });
+}
+
+// Nodes that wait for each other in a circle are what fusions have joined.
 void fail_in_circle(const Draft& draft, const Precedence& precedence) {
   const auto& [followers, waits_for] = precedence;
   std::vector<NodeId> before(draft.node_count(), kNone);  // one of those that it waits for
@@ -111,34 +138,24 @@ void fail_in_circle(const Draft& draft, const Precedence& precedence) {
     for (const NodeId follower : followers[id]) before[follower] = id;
   }
   for (NodeId step = 0; step < draft.node_count(); ++step) in_circle = before[in_circle];
-  NodeId blamed = in_circle;
-  for (NodeId id = before[in_circle]; id != in_circle; id = before[id])
-    if (is_writer(draft, id)) blamed = id;
-  const Node& node = draft.node(blamed);
+  const Node& node = draft.node(in_circle);
   blaming(node.describe(), node.site, [&] {
-    require(!is_writer(draft, blamed), ErrorCode::InvalidArgument,
-            "two updates each read what the other writes, so there is no order that gives both the old value");
     fail(ErrorCode::Internal,
          "waits for itself since ops were fused, a fault of Moonflow's; they are not where a watch "
          "sees what is between them");
   });
 }
 
-// Nodes in an order that respects data, and in which a writer of a variable comes after all readers of its old value.
-// Among what is ready, the oldest node comes first and writers come last, so that everything that can fail has run
-// before the first write.
-std::vector<NodeId> order(const Draft& draft) {
-  Precedence precedence = precedence_in(draft);
+// Nodes in an order that respects `precedence`; those that wait in circles are missing, and still wait in it
+// afterwards. Among what is ready, the oldest node comes first and writers come last, so that everything that can fail
+// has run before the first write.
+std::vector<NodeId> order(const Draft& draft, Precedence& precedence) {
   auto& [followers, waits_for] = precedence;
   using Ready = std::tuple<bool, int, NodeId>;  // (writer, age, id)
   std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
   const auto note_ready = [&](NodeId id) { ready.emplace(is_writer(draft, id), draft.rank(id), id); };
-  size_t live_count = 0;
-  for (NodeId id = 0; id < draft.node_count(); ++id) {
-    if (!draft.live(id)) continue;
-    ++live_count;
-    if (waits_for[id] == 0) note_ready(id);
-  }
+  for (NodeId id = 0; id < draft.node_count(); ++id)
+    if (draft.live(id) && waits_for[id] == 0) note_ready(id);
   std::vector<NodeId> sequence;
   while (!ready.empty()) {
     const NodeId id = std::get<2>(ready.top());
@@ -147,7 +164,25 @@ std::vector<NodeId> order(const Draft& draft) {
     for (const NodeId follower : followers[id])
       if (--waits_for[follower] == 0) note_ready(follower);
   }
-  if (sequence.size() < live_count) fail_in_circle(draft, precedence);
+  return sequence;
+}
+
+// All nodes, in an order that respects data, and in which a writer of a variable comes after all readers of its old
+// value.
+std::vector<NodeId> order(Draft& draft) {
+  const auto is_whole = [&](const std::vector<NodeId>& sequence) {
+    NodeId live = 0;
+    for (NodeId id = 0; id < draft.node_count(); ++id) live += draft.live(id) ? 1 : 0;
+    return static_cast<NodeId>(sequence.size()) == live;
+  };
+  read_before_first_write(draft);
+  Precedence precedence = precedence_in(draft);
+  std::vector<NodeId> sequence = order(draft, precedence);
+  if (is_whole(sequence)) return sequence;
+  read_before_exchange(draft, precedence.waits_for);
+  precedence = precedence_in(draft);
+  sequence = order(draft, precedence);
+  if (!is_whole(sequence)) fail_in_circle(draft, precedence);
   return sequence;
 }
 

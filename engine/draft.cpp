@@ -163,14 +163,36 @@ void Draft::fuse(const std::vector<NodeId>& old, std::string_view op_name, std::
   }
   for (const ValueId input : fused.inputs)
     if (input != kNone) fused.part = later_repeated(fused.part, node(maker(input)).part);
-  const NodeId id = node_count();
-  nodes_.push_back(&fused);
-  live_.push_back(true);
-  ranks_.push_back(rank);
-  for (const ValueId output : outputs) makers_[output] = id;
-  add_reader(id);
+  add_reader(append(fused, rank));
   for (const NodeId gone : old)
     lost_readers_.insert(lost_readers_.end(), node(gone).inputs.begin(), node(gone).inputs.end());
+}
+
+// The engine knows no op that copies, but one that gives a value a dtype: here that which it has.
+void Draft::copy_input(NodeId id, size_t input) {
+  Node& copy = own_nodes_.emplace_back();
+  Node& reader = own_nodes_.emplace_back(node(id));
+  const ValueId value = reader.inputs[input];
+  const TensorType own = type(value);
+  copy.op = &graph_.catalog().at(graph_.catalog().cast_op);
+  copy.name = reader.name;
+  copy.site = reader.site;
+  copy.attrs = complete(*copy.op, {{"dtype", own.dtype}});
+  copy.inputs = {value};
+  copy.outputs = {add_value(own, kNone)};
+  append(copy, rank(id));
+  reader.inputs[input] = copy.outputs[0];
+  nodes_[id] = &reader;
+}
+
+// `node` is one of own_nodes_.
+NodeId Draft::append(const Node& node, int rank) {
+  const NodeId id = node_count();
+  nodes_.push_back(&node);
+  live_.push_back(true);
+  ranks_.push_back(rank);
+  for (const ValueId output : node.outputs) makers_[output] = id;
+  return id;
 }
 
 ValueId Draft::root(ValueId value) const {

@@ -43,6 +43,8 @@ class Draft final : public Rewriter {
   int merged_ops() const { return merged_ops_; }          // that are computed with an equal one
   ValueId value_count() const { return static_cast<ValueId>(types_.size()); }
   int rank(NodeId id) const { return ranks_[id]; }
+  // Lets the node read a copy of one of its inputs, which a new node makes. After rewrite.
+  void copy_input(NodeId id, size_t input);
   // The value whose memory this one uses, through alias ops.
   ValueId root(ValueId value) const;
   // By value: the variables that no node writes.
@@ -56,6 +58,7 @@ class Draft final : public Rewriter {
 
  private:
   void take_instead(NodeId id, const std::vector<ValueId>& instead);
+  NodeId append(const Node& node, int rank);
   void add_reader(NodeId id);
   void remove(NodeId id);
   void remove_unread();
@@ -66,7 +69,7 @@ class Draft final : public Rewriter {
   int merged_ops_ = 0;
   std::vector<Tap> taps_;
   std::vector<const Node*> nodes_;
-  std::deque<Node> own_nodes_;     // fused ones, and those that take another value than the graph's
+  std::deque<Node> own_nodes_;     // fused ones, copies, and those that take another value than the graph's
   std::vector<bool> live_;         // by node
   std::vector<int> ranks_;         // by node: age; a fused node is as old as the youngest it replaces
   std::vector<TensorType> types_;  // by value

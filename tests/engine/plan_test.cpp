@@ -326,14 +326,46 @@ TEST_CASE("whoever writes a variable comes after every reader of its old value, 
   CHECK(plan->first_write == 1);
 }
 
-TEST_CASE("two writers of one variable keep their order") {
+TEST_CASE("two writers of one variable keep their order, and both read its old value") {
   ToySession toy;
   Graph graph(toy.session.catalog());
   const ValueId w = graph.variable("w", vec(1));
   graph.append("assign_sub", {w, graph.constant(floats({1}), "one")}, {}, "first");
-  graph.append("assign_sub", {w, w}, {}, "second");
-  toy.call(toy.session.compile(graph, "job"), {});
-  CHECK(values(toy.session.read("w")) == std::vector<float>{0});
+  graph.append("assign_sub", {w, append(graph, "same", {w})}, {}, "second");
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan) == std::vector<std::string>{"cast 'second'", "assign_sub 'first'", "assign_sub 'second'"});
+  toy.session.write("w", floats({10}));
+  toy.call(plan, {});
+  CHECK(values(toy.session.read("w")) == std::vector<float>{-1});
+}
+
+TEST_CASE("variables that take each other's value, in circles of any length, all take the old ones") {
+  for (const int length : {2, 3, 7}) {
+    ToySession toy;
+    Graph graph(toy.session.catalog());
+    std::vector<ValueId> variables;
+    for (int i = 0; i < length; ++i) variables.push_back(graph.variable("w" + std::to_string(i), vec(1)));
+    for (int i = 0; i < length; ++i) {
+      const ValueId next = variables[(i + 1) % length];
+      graph.append("assign_sub", {variables[i], i == 0 ? append(graph, "same", {next}) : next});
+    }
+    const auto plan = toy.session.compile(graph, "job");
+    CHECK(plan->first_write == static_cast<int>(plan->steps.size()) - length);
+    for (int i = 0; i < length; ++i) toy.session.write("w" + std::to_string(i), floats({std::exp2f(i)}));
+    toy.call(plan, {});
+    for (int i = 0; i < length; ++i)
+      CHECK(values(toy.session.read("w" + std::to_string(i)))[0] == std::exp2f(i) - std::exp2f((i + 1) % length));
+  }
+}
+
+TEST_CASE("an update reads a variable that another writes without a copy where an order allows that") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId a = graph.variable("a", vec(1)), b = graph.variable("b", vec(1)), c = graph.variable("c", vec(1));
+  graph.append("assign_sub", {b, c}, {}, "first_said");
+  graph.append("assign_sub", {a, b}, {}, "first_done");
+  CHECK(labels(*toy.session.compile(graph, "job")) ==
+        std::vector<std::string>{"assign_sub 'first_done'", "assign_sub 'first_said'"});
 }
 
 TEST_CASE("one update of several variables writes each of them") {

@@ -222,7 +222,7 @@ OpDef picky() {
 }
 
 OpDef cast() {
-  OpDef def = op("cast", {{"x"}}, {});
+  OpDef def = op("cast", {{"x"}}, each([](float x) { return x; }));
   def.attrs = {{"dtype", DType::Float32, "of out", true}};
   def.infer = [](const OpCall& call) { return std::vector<TensorType>{{call.attrs.dtype("dtype"), call.shape(0)}}; };
   return def;

@@ -58,8 +58,8 @@ Layout reversed(const TensorType& type);
 //   square_add (x, y)       x * x + y, made by a rewrite of add(square(x), y)
 //   gpu_only (x)            without a kernel here
 //   ones (x)                ones of x's type
+//   cast (x)                to the dtype of its attribute, with a kernel that copies float32
 // and without kernels, for mixed precision:
-//   cast (x)                to the dtype of its attribute
 //   product (x, y)          computes narrow, where x has 8 elements or more; y may stay float32
 //   follow (x, bias)        goes along with x; its bias stays float32
 std::shared_ptr<const Catalog> catalog();

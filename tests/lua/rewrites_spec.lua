@@ -475,20 +475,6 @@ describe("gradients that a net computes with", function()
   end)
 end)
 
-describe("updates that each read what the other writes", function()
-  it("are named with their line", function()
-    local problem = checks.refuses("': two updates each read what the other writes", function()
-      flow.global_function { name = "swap", inputs = {} } (function()
-        local a = flow.get_variable("a", { shape = { 2 }, initializer = flow.ones_initializer() })
-        local b = flow.get_variable("b", { shape = { 2 }, initializer = flow.zeros_initializer() })
-        flow.assign(a, b)
-        flow.assign(b, a)
-      end)
-    end)
-    assert.truthy(problem.where:find("rewrites_spec.lua:", 1, true))
-  end)
-end)
-
 describe("a filter that is computed", function()
   local nn = flow.nn
 

@@ -1,4 +1,4 @@
--- Variables that are forgotten: what is gone with them, and what goes on.
+-- Variables that are assigned, chosen and forgotten: what is gone with them, and what goes on.
 local checks = require "checks"
 local flow = require "moonflow"
 
@@ -123,6 +123,52 @@ describe("flow.trainable_variables", function()
     for _, name in ipairs { "hidden-weight", "hidden-bias", "out-weight", "out-bias" } do
       assert.is_true(np.allclose(trained[1][name], trained[2][name], { rtol = 1e-6, atol = 1e-7 }), name)
     end
+  end)
+end)
+
+describe("what a job assigns", function()
+  before_each(function() flow.clear_default_session() end)
+
+  -- The variables "a", "b" and "c", which begin at 1, 2 and 4, after the steps of a body that gets them.
+  local function after(body, dtype)
+    flow.global_function { returns = tp.None } (function()
+      local function one(name, start)
+        return flow.get_variable(name, {
+          shape = { 3 }, dtype = dtype, initializer = flow.constant_initializer(start) })
+      end
+      body(one("a", 1), one("b", 2), one("c", 4))
+    end)()
+    local values = {}
+    for name, variable in pairs(flow.get_all_variables()) do values[name] = variable:numpy():totable()[1] end
+    return values
+  end
+
+  it("is from before the run, where variables are exchanged or go round", function()
+    assert.same({ a = 2, b = 1, c = 4 }, after(function(a, b, c)
+      flow.assign(a, b)
+      flow.assign(b, a)
+      flow.assign(c, c)
+    end))
+    flow.clear_default_session()
+    assert.same({ a = 2, b = 4, c = 1 }, after(function(a, b, c)
+      flow.assign(a, flow.identity(b))
+      flow.assign(b, c)
+      flow.assign(c, flow.reshape(a, { 3 }))
+    end, flow.int64))
+    flow.clear_default_session()
+    assert.same({ a = 3, b = 3, c = 8 }, after(function(a, b, c)
+      flow.assign_add(a, b)
+      flow.assign_add(b, a)
+      flow.assign_add(c, c)
+    end))
+  end)
+
+  it("is from before the run, where a variable is added to twice", function()
+    assert.same({ a = 4, b = 2 }, after(function(a, b)
+      flow.assign_add(a, b)
+      flow.assign_add(a, a)
+      flow.assign(b, b)
+    end))
   end)
 end)
 
