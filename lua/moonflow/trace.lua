@@ -30,7 +30,8 @@ function trace.new(graph, about)
     taken = {},         -- name -> who has it, and where
     numbers = {},       -- name -> the number from which on it may be free with one
     variables = {},     -- name -> blob
-    assigned = {},      -- names of variables that flow.assign sets -> where
+    assigned = {},      -- names of variables that flow.assign and flow.assign_add write -> where
+    replaced = {},      -- names of those that flow.assign does -> true
     variable_list = {}, -- the same in the order they were met, with what the optimizer asks
     records = {},       -- of variable.lua; the session's once the job is compiled
     namespaces = {},

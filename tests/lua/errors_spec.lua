@@ -338,6 +338,12 @@ flow.global_function({}, function()
   flow.assign_add(v, v)
 >>  flow.assign(v, v + 1)
 end)]])
+    golden("flow.assign_add: 'v' is written at user.lua:3 already; a run leaves a variable one value", [[
+flow.global_function({}, function()
+  local v = flow.get_variable("v", { shape = { 1 }, initializer = flow.zeros_initializer() })
+  flow.assign(v, v + 1)
+>>  flow.assign_add(v, v)
+end)]])
   end)
 
   it("wants something to train in a train job", function()

@@ -253,12 +253,14 @@ for _, name in ipairs { "assign", "assign_add" } do
         errors.raise("invalid_argument", "flow." .. name .. ": argument 1 ('variable') must be a variable, got "
           .. arguments.describe(given.variable))
       end
-      local assigned, variable = trace.current().assigned, given.variable.name
-      if name == "assign" and assigned[variable] then
-        errors.raise("invalid_argument", ("flow.assign: '%s' is written at %s already, which would be lost; a run "
-          .. "leaves a variable one value"):format(variable, assigned[variable]))
+      local t, variable = trace.current(), given.variable.name
+      local written, replaced = t.assigned[variable], t.replaced[variable]
+      if replaced or name == "assign" and written then
+        errors.raise("invalid_argument", ("flow.%s: '%s' is written at %s already%s; a run leaves a variable one value")
+          :format(name, variable, written, name == "assign" and ", which would be lost" or ""))
       end
       as_it_is(given)
-      assigned[variable] = errors.site() or "?"
+      t.assigned[variable] = errors.site() or "?"
+      t.replaced[variable] = name == "assign" or nil
     end)
 end
