@@ -46,6 +46,7 @@ function trace.new(graph, about)
     diff_watches = {},
     losses = {},
     statistics = {},    -- of batches, towards which running ones are to move; see Trace:note_statistics
+    has_lone_values = false, -- one of them is of single values, which has been said
     targets = {},       -- what losses were given: { loss, site, names, target, prediction }
     hidden = {},        -- feeds that the job supplies itself: { name, id }
     optimizer = nil,

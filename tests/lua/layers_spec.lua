@@ -675,14 +675,24 @@ describe("initialisers", function()
 end)
 
 describe("a batch of one", function()
-  it("leaves a moving variance that is a number", function()
-    flow.global_function { type = "train", inputs = { x = tp.Numpy.Placeholder({ 1, 2 }) }, returns = tp.None } (
-      function(x)
-        local y = flow.layers.batch_normalization(x, { axis = 1, name = "bn" })
-        flow.optimizer.SGD(0, { momentum = 0 }):minimize(flow.math.reduce_sum(y))
-      end)(np.array { { 1, 2 } })
+  it("leaves a moving variance that is a number, and is said to train nothing, once", function()
+    local lines = {}
+    flow.config.log(function(line) lines[#lines + 1] = line end)
+    finally(function() flow.config.log(nil) end)
+    local job = flow.global_function {
+      type = "train", inputs = { x = tp.Numpy.Placeholder({ 1, 2 }) }, returns = tp.None,
+    } (function(x)
+      local y = flow.layers.batch_normalization(x, { axis = 1, name = "bn" })
+      y = flow.layers.batch_normalization_relu(y, { axis = 1, name = "next" })
+      flow.optimizer.SGD(0, { momentum = 0 }):minimize(flow.math.reduce_sum(y))
+    end)
+    for _ = 1, 2 do job(np.array { { 1, 2 } }) end
     local variance = flow.get_all_variables()["bn-moving_variance"]
-    assert.is_true(np.allclose(variance, np.array { 0.99, 0.99 }, { atol = 1e-6 }), tostring(variance))
+    assert.is_true(np.allclose(variance, np.array { 0.9801, 0.9801 }, { atol = 1e-6 }), tostring(variance))
+    assert.equal(1, #lines)
+    local told = "layers_spec.lua:%d+: flow.layers.batch_normalization: inputs 'x' is %(1, 2%), one value for each "
+      .. "channel of axis 1. Trained with, it gives beta whatever it is, and moves the running variance towards 0; "
+    assert.truthy(lines[1]:find(told), lines[1])
   end)
 end)
 

@@ -2,9 +2,11 @@
 
 local arguments = require "moonflow.arguments"
 local dtypes = require "moonflow.dtypes"
+local errors = require "moonflow.errors"
 local initializer = require "moonflow.initializer"
 local layer = require "moonflow.composed.layer"
 local ops = require "moonflow.ops"
+local session = require "moonflow.session"
 
 local nn = ops.functions.nn
 local define, naming, part, weight, activate = layer.define, layer.naming, layer.part, layer.weight, layer.activate
@@ -222,10 +224,18 @@ local function batch_normalization(given, t, signature)
   local mean = parameter("moving_mean", given.moving_mean_initializer or zeros, nil, false)
   local variance = parameter("moving_variance", given.moving_variance_initializer or ones, nil, false)
   if t.type == "train" and given.trainable and given.training then
+    local count = x.shape:count() / size
+    if count == 1 and not t.has_lone_values then
+      t.has_lone_values = true
+      session.log(("moonflow: %s: %s: inputs '%s' is %s, one value for each channel of axis %d. Trained with, it gives "
+        .. "beta whatever it is, and moves the running variance towards 0; leave out a last batch of 1, give "
+        .. "training = false, or take another norm, such as flow.layers.layer_norm"):format(errors.site() or "?",
+        signature.where, x.name, tostring(x.shape), axis))
+    end
     local out, batch_mean, inv_std = ops.apply("batch_norm_train", { x, gamma, beta },
       { axis = axis, epsilon = given.epsilon }, names.name)
     t:note_statistics({ mean.id, variance.id }, batch_mean.id, inv_std.id,
-      { momentum = given.momentum, epsilon = given.epsilon, count = x.shape:count() / size }, part(names, "moving"))
+      { momentum = given.momentum, epsilon = given.epsilon, count = count }, part(names, "moving"))
     return out, names
   end
   return (ops.apply("batch_norm_infer", { x, gamma, beta, mean, variance },
@@ -237,6 +247,7 @@ Normalises over every axis but `axis`, then scales and shifts: gamma * (x - mean
 In a train job with the statistics of the batch, its variance over the number of elements, which also move the running
 ones (running = running * momentum + batch * (1 - momentum), unbiased variance); else with the running ones. These begin
 at 0 and 1, of which momentum^steps is left: 0.37 after 100 steps with 0.99. Short trainings predict better with 0.9.
+A batch with one value for each channel, such as a last one of 1, gives beta in a train job, which a line of log says.
 defaults: axis 1, the channels of NCHW (the original: -1); momentum 0.99; epsilon 1e-3
 variables: name-gamma, name-beta, name-moving_mean, name-moving_variance]], function(...)
   return (batch_normalization(...))
