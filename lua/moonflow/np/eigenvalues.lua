@@ -43,35 +43,39 @@ local function balance(h, n, factors)
   end
 end
 
--- Reflects `count` rows of n numbers, of which p[row] begins the first, by I - tau v v^T, from column `first` on.
-local function reflect_rows(p, row, n, first, v, tau, count)
+-- Reflects `count` rows of n numbers, of which p[row] begins the first, by I - tau v v^T, in the columns `first` to
+-- `last`. `sums` has room for n numbers.
+local function reflect_rows(p, row, n, first, last, v, tau, count, sums)
   if count == 3 then  -- as in all but a few steps
     local b, c, next_row, third = v[1], v[2], row + n, row + 2 * n
-    for j = first, n - 1 do
+    for j = first, last do
       local sum = tau * (p[row + j] + b * p[next_row + j] + c * p[third + j])
       p[row + j], p[next_row + j], p[third + j] = p[row + j] - sum, p[next_row + j] - sum * b, p[third + j] - sum * c
     end
     return
   end
-  for j = first, n - 1 do
-    local sum = 0
-    for k = 0, count - 1 do sum = sum + v[k] * p[row + k * n + j] end
-    sum = sum * tau
-    for k = 0, count - 1 do p[row + k * n + j] = p[row + k * n + j] - sum * v[k] end
+  for j = first, last do sums[j] = 0 end
+  for k = 0, count - 1 do
+    local factor, at = v[k], row + k * n
+    for j = first, last do sums[j] = sums[j] + factor * p[at + j] end
+  end
+  for k = 0, count - 1 do
+    local factor, at = tau * v[k], row + k * n
+    for j = first, last do p[at + j] = p[at + j] - factor * sums[j] end
   end
 end
 
--- Reflects `count` columns from number `column` on in the rows up to number `last`.
-local function reflect_columns(p, column, n, last, v, tau, count)
+-- Reflects `count` columns from number `column` on in the rows `first` to `last`.
+local function reflect_columns(p, column, n, first, last, v, tau, count)
   if count == 3 then
     local b, c = v[1], v[2]
-    for at = column, last * n + column, n do
+    for at = first * n + column, last * n + column, n do
       local sum = tau * (p[at] + b * p[at + 1] + c * p[at + 2])
       p[at], p[at + 1], p[at + 2] = p[at] - sum, p[at + 1] - sum * b, p[at + 2] - sum * c
     end
     return
   end
-  for at = column, last * n + column, n do
+  for at = first * n + column, last * n + column, n do
     local sum = 0
     for k = 0, count - 1 do sum = sum + v[k] * p[at + k] end
     sum = sum * tau
@@ -79,8 +83,8 @@ local function reflect_columns(p, column, n, last, v, tau, count)
   end
 end
 
--- Makes the matrix zero below what is beside its diagonal, h = z h' z^T.
-local function to_hessenberg(h, z, n, v)
+-- Makes the matrix zero below what is beside its diagonal, h = z h' z^T, if there is a z.
+local function to_hessenberg(h, z, n, v, sums)
   for k = 0, n - 3 do
     local count = n - k - 1
     local tau = reflections.of(h, (k + 1) * n + k, n, count)
@@ -88,15 +92,17 @@ local function to_hessenberg(h, z, n, v)
     for i = 1, count - 1 do
       v[i], h[(k + 1 + i) * n + k] = h[(k + 1 + i) * n + k], 0
     end
-    reflect_rows(h, (k + 1) * n, n, k + 1, v, tau, count)
-    reflect_columns(h, k + 1, n, n - 1, v, tau, count)
-    reflect_columns(z, k + 1, n, n - 1, v, tau, count)
+    reflect_rows(h, (k + 1) * n, n, k + 1, n - 1, v, tau, count, sums)
+    reflect_columns(h, k + 1, n, 0, n - 1, v, tau, count)
+    if z then reflect_columns(z, k + 1, n, 0, n - 1, v, tau, count) end
   end
 end
 
 -- One step of the QR algorithm with two shifts at once, of the rows `first` to `last`, three or more: J. G. F. Francis,
--- "The QR transformation", The Computer Journal 1961. The shifts have that sum and that product.
-local function step(h, z, n, first, last, sum, shift_product, v)
+-- "The QR transformation", The Computer Journal 1961. The shifts have that sum and that product. Without a z none asks
+-- for what stands beside these rows and columns, and it stays behind.
+local function step(h, z, n, first, last, sum, shift_product, v, sums)
+  local above, behind = z and 0 or first, z and n - 1 or last
   local top, next_row = first * n + first, (first + 1) * n + first
   v[0] = h[top] * (h[top] - sum) + h[top + 1] * h[next_row] + shift_product
   v[1] = h[next_row] * (h[top] + h[next_row + 1] - sum)
@@ -112,9 +118,9 @@ local function step(h, z, n, first, last, sum, shift_product, v)
       for i = 1, count - 1 do h[(k + i) * n + k - 1] = 0 end
     end
     v[0] = 1
-    reflect_rows(h, k * n, n, k, v, tau, count)
-    reflect_columns(h, k, n, min(k + 3, last), v, tau, count)
-    reflect_columns(z, k, n, n - 1, v, tau, count)
+    reflect_rows(h, k * n, n, k, behind, v, tau, count, sums)
+    reflect_columns(h, k, n, above, min(k + 3, last), v, tau, count)
+    if z then reflect_columns(z, k, n, 0, n - 1, v, tau, count) end
   end
 end
 
@@ -149,14 +155,15 @@ local function split_block(h, z, n, m)
     h[x + j], h[y + j] = c * f + s * g, c * g - s * f
   end
   turn_columns(h, m, n, m, c, s)
-  turn_columns(z, m, n, n - 1, c, s)
+  if z then turn_columns(z, m, n, n - 1, c, s) end
   h[m * n + m - 1] = 0
 end
 
--- Makes the matrix triangular but for blocks of two rows, whose eigenvalues are complex: h = z h' z^T.
--- `v` has room for n numbers, and 3.
+-- Makes the matrix triangular but for blocks of two rows, whose eigenvalues are complex: h = z h' z^T. Without a z only
+-- these blocks and the diagonal are those of h'. `v` has room for 2 n numbers, and for 6.
 local function to_schur(h, z, n, v, called)
-  to_hessenberg(h, z, n, v)
+  local sums = v + max(n, 3)
+  to_hessenberg(h, z, n, v, sums)
   local norm = 0
   for i = 0, n * n - 1 do norm = max(norm, abs(h[i])) end
   local last, tries = n - 1, 0
@@ -182,7 +189,7 @@ local function to_schur(h, z, n, v, called)
         local size = abs(h[last * n + last - 1]) + abs(h[(last - 1) * n + last - 2])
         sum, shift_product = 1.5 * size, size * size
       end
-      step(h, z, n, first, last, sum, shift_product, v)
+      step(h, z, n, first, last, sum, shift_product, v, sums)
     end
   end
 end
@@ -316,16 +323,16 @@ local function factors(stack, called, wants_vectors)
   local values = core.zeros("float64", { count, n, 2 })
   if count * n == 0 then return values, core.zeros("float64", { count, n, n, 2 }) end
   local scales = rotations.scales_of(stack, called)
-  local matrices, turned = stack / scales, rotations.identities(count, n)
+  local matrices, turned = stack / scales, wants_vectors and rotations.identities(count, n)
   local rows, x, y = core.zeros("float64", { count, n, 1 }), nil, nil
   if wants_vectors then x, y = core.zeros("float64", { count, n, n }), core.zeros("float64", { count, n, n }) end
-  local room = core.zeros("float64", { max(n, 3) })
-  local h, z, v, d, w = matrices:ptr(), turned:ptr(), values:ptr(), rows:ptr(), room:ptr()
+  local room = core.zeros("float64", { 2 * max(n, 3) })
+  local h, z, v, d, w = matrices:ptr(), turned and turned:ptr(), values:ptr(), rows:ptr(), room:ptr()
   local p, q = x and x:ptr(), y and y:ptr()
   for m = 0, count - 1 do
     local at = m * n * n
     balance(h + at, n, d + m * n)
-    to_schur(h + at, z + at, n, w, called)
+    to_schur(h + at, z and z + at, n, w, called)
     write_values(h + at, n, v + 2 * m * n)
     if p then write_vectors(h + at, n, v + 2 * m * n, p + at, q + at) end
   end
