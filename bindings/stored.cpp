@@ -38,7 +38,7 @@ constexpr Stored kAll[] = {{"f4", "F32", DType::Float32, 4},
                            {"u8", kUInt64, DType::Int64, 8},
                            {"b1", kBool, DType::Int8, 1}};
 
-const Stored* named(std::string_view name, std::string_view Stored::* format) {
+const Stored* named(std::string_view name, std::string_view Stored::*format) {
   const auto found = std::find_if(std::begin(kAll), std::end(kAll),
                                   [&](const Stored& stored) { return !name.empty() && stored.*format == name; });
   return found != std::end(kAll) ? found : nullptr;
