@@ -1,15 +1,14 @@
 // Elementary functions of one number. They have no branch, no call and no table, so a loop over them is compiled for
 // whatever registers the loop is, and an element has the same value in a vector as at the end of a row. The math
-// library has those of float64 around erf, and the sines of far angles. A card takes its own exponential and
-// reciprocal.
+// library has the sines of far angles. A card takes its own exponential and reciprocal.
 //
 // Errors of a processor against wider numbers, in units of the last place (tests/kernels/elementary_test.cpp), of
 // float32 and of float64: exp 1.1 and 1.1 (0.6 of normal numbers), expm1 1.6 and 1.6, log 1.0 and 0.9, log1p 1.5 and
 // 1.6, sin and cos 1.6 and 1.6, tan 3.6 and 3.2, atan 1.8 and 1.6, atan2 1.8, asin 2.4 and 2.4, acos 2.3 and 2.3, sinh
 // 2.4 and 2.4, cosh 1.5 and 1.3, asinh 2.0 and 2.1, acosh 2.3 and 2.3, atanh 2.4 and 2.4, tanh 1.6 and 2.8, sigmoid 2.9
-// and 2.8, softplus 1.9 and 2.0, erf 2.7, erfc 7.1, the normal distribution 7.1 and its density 2.1. A NaN gives a NaN,
-// infinities give the limits, a zero keeps its sign where 0 goes to 0, and results below the normal range are rounded
-// like all others.
+// and 2.8, softplus 1.9 and 2.0, erf 2.7 and 1.7, erfc 7.1 and 4.7, the normal distribution 7.1 and 6.2 and its density
+// 2.1 and 2.0. A NaN gives a NaN, infinities give the limits, a zero keeps its sign where 0 goes to 0, and results
+// below the normal range are rounded like all others.
 #pragma once
 
 #include "kernels/elementary_parts.h"
@@ -204,25 +203,46 @@ MOONFLOW_BOTH T sigmoid(T x) {
   return x >= 0 ? y : e * y;
 }
 
-// erfc(z) * exp(z^2) for z >= 0: t v(t) with t = 1 / (1 + 0.4 z); minimax up to z = 10.2, relative error 6e-8.
+// erfc(z) * exp(z^2) for z >= 0: t v(t) with t = 1 / (1 + 0.4 z), minimax. Of float32 up to z = 10.2, relative error
+// 6e-8; of float64 in powers of t - 1/2 and up to 28, 8e-17.
 MOONFLOW_BOTH inline float scaled_erfc(float z) {
   const float t = reciprocal(1.0f + 0.4f * z);
   return t * polynomial({0.225636959f, 0.226397023f, 0.202213958f, 0.192127675f, 0.0827034116f, 0.0837326273f,
                          0.0876573473f, -0.142081827f, 0.0416128933f},
                         t);
 }
-
-// Near 0 an odd polynomial, elsewhere 1 - erfc(|x|).
-MOONFLOW_BOTH inline float erf(float x) {
-  const float size = std::fabs(x), square = x * x;
-  const float near = x * polynomial({1.12837911f, -0.37612626f, 0.112835854f, -0.0268538129f, 0.00518833054f,
-                                     -0.00080102263f, 7.85398952e-05f},
-                                    square);
-  const float z = size > 10.0f ? 10.0f : size;
-  const float far = std::copysign(1.0f - exp(-z * z) * scaled_erfc(z), x);
-  return size < 1.0f ? near : far;
+MOONFLOW_BOTH inline double scaled_erfc(double z) {
+  const double t = reciprocal(1.0 + 0.4 * z);
+  return t * polynomial({0.4216127281222872,    0.6437214795513191,    0.7262625866369559,    0.5480036647873366,
+                         0.18151392084433993,   -0.10743096706967217,  -0.12336090936513719,  0.02248746310311816,
+                         0.07195583641836843,   -0.011941428307092557, -0.04612292811263515,  0.0160004326886908,
+                         0.029891645218499727,  -0.02212552175074347,  -0.015289047352372243, 0.025645877492670964,
+                         -9.29953707241704e-05, -0.02293721014808319,  0.013950589487866486,  0.012310330187177119,
+                         -0.019595240496543858, 0.0014960548830870496, 0.011807997118280714,  -0.006341790361778292},
+                        t - 0.5);
 }
-MOONFLOW_BOTH inline double erf(double x) { return std::erf(x); }
+
+// Of a number between -1 and 1.
+MOONFLOW_BOTH inline float erf_near(float x) {
+  return x * polynomial({1.12837911f, -0.37612626f, 0.112835854f, -0.0268538129f, 0.00518833054f, -0.00080102263f,
+                         7.85398952e-05f},
+                        x * x);
+}
+MOONFLOW_BOTH inline double erf_near(double x) {
+  return x * polynomial({1.1283791670955126, -0.3761263890318375, 0.11283791670954879, -0.026866170645076792,
+                         0.0052239776248180145, -0.000854832698083379, 0.0001205533111164271, -1.4925595266831182e-05,
+                         1.6461000484121368e-06, -1.6350312701054695e-07, 1.4659775274047436e-08,
+                         -1.1372848856791674e-09, 5.957176147748911e-11},
+                        x * x);
+}
+
+// Elsewhere 1 - erfc(|x|).
+template <class T>
+MOONFLOW_BOTH T erf(T x) {
+  const T size = std::fabs(x), z = size > T(10) ? T(10) : size;
+  const T far = std::copysign(T(1) - exp(-z * z) * scaled_erfc(z), x);
+  return size < T(1) ? erf_near(x) : far;
+}
 
 // The standard normal distribution at x: how much of it lies below x, and its density there.
 template <class T>
@@ -232,8 +252,9 @@ struct Normal {
 
 constexpr double kSqrtHalf = 0.70710678118654752, kOneOverSqrtTwoPi = 0.39894228040143268;
 
-// exp(-scale size^2), which would show what a float loses of the square; so size is split in two, of which the first
-// has few enough digits that its square is exact. `size` is so large at most that the square times scale is 115.
+// exp(-scale size^2), which would show what rounding loses of the square; so size is split in two, of which the first
+// has few enough digits that its square is exact. `size` is so large at most that the square times scale is 115, or in
+// float64 761.
 MOONFLOW_BOTH inline float bell(float size, float scale) {
 #ifdef __CUDA_ARCH__  // which has what a product loses in one instruction
   const float square = size * size, e = exp(-scale * square);
@@ -243,24 +264,28 @@ MOONFLOW_BOTH inline float bell(float size, float scale) {
   return whole(exponential_within(-scale * (high * high), -scale * ((size - high) * (size + high))));
 #endif
 }
+MOONFLOW_BOTH inline double bell(double size, double scale) {
+  const double high = double_of(static_cast<uint64_t>(bits_of(size)) & ~uint64_t{0x7ffffff});
+  return whole(exponential(-scale * (high * high), -scale * ((size - high) * (size + high))));
+}
 
 // Near 0 from erf, elsewhere the tail itself.
-MOONFLOW_BOTH inline float erfc(float x) {
-  const float size = std::fabs(x) > 10.2f ? 10.2f : std::fabs(x);
-  const float tail = bell(size, 1.0f) * scaled_erfc(size);
-  return size < 0.5f ? 1.0f - erf(x) : x < 0 ? 2.0f - tail : tail;
+template <class T>
+MOONFLOW_BOTH T erfc(T x) {
+  constexpr T kMost = std::is_same_v<T, float> ? T(10.2) : T(27.5);
+  const T size = std::fabs(x) > kMost ? kMost : std::fabs(x);
+  const T tail = bell(size, T(1)) * scaled_erfc(size);
+  return size < T(0.5) ? T(1) - erf_near(x) : x < 0 ? T(2) - tail : tail;
 }
-MOONFLOW_BOTH inline double erfc(double x) { return std::erfc(x); }
 
 // From the tail, which is one half at 0.
-MOONFLOW_BOTH inline Normal<float> normal(float x) {
-  const float size = std::fabs(x) > 15.0f ? 15.0f : std::fabs(x);
-  const float e = bell(size, 0.5f);
-  const float tail = 0.5f * e * scaled_erfc(size * static_cast<float>(kSqrtHalf));
-  return {x >= 0 ? 1.0f - tail : tail, e * static_cast<float>(kOneOverSqrtTwoPi)};
-}
-MOONFLOW_BOTH inline Normal<double> normal(double x) {
-  return {0.5 * std::erfc(-x * kSqrtHalf), kOneOverSqrtTwoPi * std::exp(-0.5 * x * x)};
+template <class T>
+MOONFLOW_BOTH Normal<T> normal(T x) {
+  constexpr T kMost = std::is_same_v<T, float> ? T(15) : T(39);
+  const T size = std::fabs(x) > kMost ? kMost : std::fabs(x);
+  const T e = bell(size, T(0.5));
+  const T tail = T(0.5) * e * scaled_erfc(size * static_cast<T>(kSqrtHalf));
+  return {x >= 0 ? T(1) - tail : tail, e * static_cast<T>(kOneOverSqrtTwoPi)};
 }
 
 }  // namespace moonflow::elementary

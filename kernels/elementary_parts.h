@@ -29,7 +29,7 @@ template <class T, int kTerms>
 MOONFLOW_BOTH inline T polynomial(const T (&terms)[kTerms], T x) {
   T sum = terms[kTerms - 1];
 #ifndef __CUDACC__  // which unrolls it without being told
-#pragma GCC unroll 20
+#pragma GCC unroll 24
 #endif
   for (int i = kTerms - 2; i >= 0; --i) sum = sum * x + terms[i];
   return sum;
