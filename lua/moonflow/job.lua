@@ -439,7 +439,8 @@ end
 
 --- Writes the job as an ONNX file (opset 17) with the weights it has now, for other systems to run:
 --- `policy_job:export_onnx("policy.onnx", { outputs = { "action" } })`. Inputs keep their names, and sizes are those of
---- the placeholders. What a comparison gives is an int8 there too. Waits for the runs under way.
+--- the placeholders. What a comparison gives is an int8 there too. flow.onnx.export_memory gives it as a string. Waits
+--- for the runs under way.
 ---
 --- With any_batch = true the file takes any number of samples at once: along the axis that a placeholder calls its
 --- batch_axis, 0 by default and `false` for none. The body is traced for batches of some sizes for that, so it must
