@@ -125,11 +125,11 @@ Launch prepare_panels(const Product& sizes, Finish finish) {
   };
 }
 
-// A product of few columns, each the sum of many terms, packs nothing.
+// A product of few columns, each the sum of many terms, packs nothing; of more than a handful, of more terms still.
 bool has_few_columns(const Product& sizes) {
-  constexpr int64_t kFewColumns = 16, kFewest = 4, kManyTerms = 64, kMostTerms = 256;
+  constexpr int64_t kHandful = 4, kFewColumns = 16, kManyTerms = 64, kMoreTerms = 256;
   return sizes.batch == 1 && !sizes.transpose_a && sizes.transpose_b && sizes.columns <= kFewColumns &&
-         sizes.inner >= (sizes.columns <= kFewest ? kManyTerms : kMostTerms);
+         sizes.inner >= (sizes.columns <= kHandful ? kManyTerms : kMoreTerms);
 }
 
 Launch prepare_few_columns(const Product& sizes, Finish finish) {

@@ -64,9 +64,6 @@ struct Spread {
   bool copies_left() const { return sizes.transpose_a && sizes.columns > 2 * kPanel; }
 };
 
-// Lanes of a column of a' that a tile has, in whole registers.
-template <class R>
-constexpr int64_t kLeftLanes = (kTileRows<R> + R::kWidth - 1) / R::kWidth* R::kWidth;
 constexpr int64_t kMostLeftLanes = 16;
 
 // Of a transposed a, the columns of a tile over `rows` rows of the result from row i on, one row of a after the other.
@@ -93,14 +90,6 @@ void copy_panel(const float* b, int64_t columns, int64_t inner, int64_t width, i
   }
 }
 
-// The lines of a tile are fetched together while it is summed; storing to one after the other would wait for each.
-inline void fetch_tile(const float* out, int64_t rows, int64_t row) {
-  for (int64_t i = 0; i < rows; ++i, out += row) {
-    __builtin_prefetch(out, 1);
-    __builtin_prefetch(out + kPanel - 1, 1);
-  }
-}
-
 // The rows of a' that a tile needs.
 struct Left {
   const float* a;
@@ -117,7 +106,7 @@ void multiply_tile(const Spread& spread, const Left& left, int64_t i, int64_t ro
   const auto sum = [&](float* to, int64_t to_row, const auto& ending) {
     multiply_row<R>(rows, filled, sizes.inner, left.a, left.row, left.step, b, b_step, to, to_row, ending);
   };
-  fetch_tile(out, rows, sizes.columns);
+  fetch_rows(out, sizes.columns, rows, kPanel);
   if (width == filled && spread.descends) return sum(out, sizes.columns, Descend{spread.factor});
   if (width == filled) return sum(out, sizes.columns, Replace());
   alignas(64) float tile[kTileRows<R> * kPanel];
@@ -200,7 +189,7 @@ void multiply_part(const Panels& work, int64_t first_row, int64_t last_row, int6
       const bool whole = width == filled;
       float* tile = whole ? work.out + i * sizes.columns + j : beside;
       const int64_t tile_row = whole ? sizes.columns : kPanel;
-      if (whole) fetch_tile(tile, here, tile_row);
+      if (whole) fetch_rows(tile, tile_row, here, kPanel);
       const float* a = work.a + i * sizes.inner;
       for (int64_t c = 0; c < filled; c += 2 * R::kWidth) {
         const float* b = work.panels + (j + c) / step * step * sizes.inner + c % step;

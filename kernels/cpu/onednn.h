@@ -14,7 +14,6 @@ namespace moonflow::cpu {
 // A device for real time has none: they allocate when they run. There this throws dnnl::error, as primitives do of what
 // oneDNN has no kernel for.
 const dnnl::engine& dnnl_engine(Device& device);
-bool has_primitives(Device& device);
 dnnl::stream& dnnl_stream(Stream& stream);
 
 // ---- descriptors -------------------------------------------------------------------------------------------------

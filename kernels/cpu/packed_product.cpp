@@ -22,9 +22,6 @@ constexpr int64_t kBlockTerms = 384, kBlockRows = 256;
 constexpr int64_t kMostLanes = 128;
 // Lanes of b whose panels are kept for several blocks of rows.
 constexpr int64_t kKeptLanes = 1024;
-// Lanes of a panel of a, in whole registers: the rows of a tile.
-template <class R>
-constexpr int64_t kLeftLanes = (kTileRows<R> + R::kWidth - 1) / R::kWidth* R::kWidth;
 // A panel of a that no more panels of b than this meet is not worth its copy.
 constexpr int64_t kFewReads = 2;
 // Nor is one of b that no more rows meet. Its terms are fewer then: rows in as many pages as the processor knows at
@@ -237,8 +234,8 @@ inline void pack(const Factor<T>& factor, const Range& lanes, const Range& terms
 
 // Lanes of the panels of a, for so many rows.
 int64_t left_lanes(int64_t rows) {
-  constexpr int64_t kFewRows = 6, kFewLanes = 8, kManyLanes = 16;  // of tiles, in narrow registers and in wide ones
-  return divide_up(std::min(rows, kBlockRows), kFewRows) * kFewLanes + kManyLanes;
+  constexpr int64_t kLowest = 6, kFewLanes = 8, kManyLanes = 16;  // of tiles, in narrow registers and in wide ones
+  return divide_up(std::min(rows, kBlockRows), kLowest) * kFewLanes + kManyLanes;
 }
 
 // ---- the product -------------------------------------------------------------------------------------------------
@@ -282,15 +279,6 @@ inline void store(const T* tile, int64_t tile_row, int64_t rows, int64_t columns
         for (int64_t j = 0; j < count; ++j) to[j] -= factor * from[j];
     }
     done += count;
-  }
-}
-
-// Fetches what is written next together; storing to one row after the other would wait for each.
-template <class T>
-inline void fetch_rows(const T* to, int64_t row, int64_t rows, int64_t count) {
-  for (int64_t i = 0; i < rows; ++i, to += row) {
-    __builtin_prefetch(to, 1);
-    __builtin_prefetch(to + count - 1, 1);
   }
 }
 

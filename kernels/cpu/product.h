@@ -50,8 +50,8 @@ using Element = typename R::Element;
 // A step that is known where the loop is compiled.
 template <int64_t kStep>
 using Step = std::integral_constant<int64_t, kStep>;
-template <class Step>
-constexpr bool kIsKnown = std::is_empty_v<Step>;
+template <class S>
+constexpr bool kIsKnown = std::is_empty_v<S>;
 // A step between rows of b that come from afar, in pieces. What the next panel reads of each is fetched when this one's
 // is read.
 struct FarStep {
@@ -134,6 +134,18 @@ void product_of_rows(int64_t rows, int64_t count, const Element<R>* a, ARow a_ro
 // Rows in a tile of two registers' width: as many as there are registers for.
 template <class R>
 constexpr int kTileRows = R::kCount == 32 ? 14 : 6;
+// Numbers of a that such a tile's rows have side by side where they are copied, in whole registers.
+template <class R>
+constexpr int64_t kLeftLanes = (kTileRows<R> + R::kWidth - 1) / R::kWidth* R::kWidth;
+
+// Fetches together what a tile writes next; storing to one row after the other would wait for each.
+template <class T>
+inline void fetch_rows(const T* to, int64_t row, int64_t rows, int64_t count) {
+  for (int64_t i = 0; i < rows; ++i, to += row) {
+    __builtin_prefetch(to, 1);
+    __builtin_prefetch(to + count - 1, 1);
+  }
+}
 
 // The same for columns in multiples of 16.
 template <class R, class Ending>
