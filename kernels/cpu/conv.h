@@ -33,6 +33,9 @@ class DepthwiseConv {
   void filter_grad(const T* dy, const T* image, T* dfilter, T* scratch) const;  // of channels first
 
  private:
+  // Calls body(register, part, i, scratch of the part) for each i below `count`, each part of them on a thread.
+  template <class T, class Body>
+  void divide(int64_t count, T* scratch, const Body& body) const;
   template <class T>
   void run_planes(const T* image, const T* filter, T* out, T* scratch) const;
   template <class T>

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/rounding.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/square.h"
 
@@ -25,7 +26,8 @@ struct Phases {
   // Registers read beyond it.
   int64_t size() const { return (rows + 1) * columns + kMostPlaces; }
   int64_t outputs() const { return conv.out.height * columns; }
-  int64_t elements() const { return (count() * size() + outputs() + kMostPlaces + 1) / 2 * 2; }
+  // Even, so that doubles may lie behind floats.
+  int64_t elements() const { return round_up(count() * size() + outputs() + kMostPlaces, 2); }
   // Where tap (i, j) of output 0 lies.
   int64_t tap(int64_t i, int64_t j) const {
     const Window &down = conv.windows[0], &across = conv.windows[1];
@@ -185,49 +187,48 @@ void DepthwiseConv::run(const T* image, const T* filter, T* out, T* scratch) con
     run_planes(image, filter, out, scratch);
 }
 
-template <class T>
-void DepthwiseConv::run_planes(const T* image, const T* filter, T* out, T* scratch) const {
+template <class T, class Body>
+void DepthwiseConv::divide(int64_t count, T* scratch, const Body& body) const {
   const Phases phases{conv_};
-  const int64_t channels = conv_.image.channels, planes = conv_.image.batch * channels, tap_count = taps(conv_);
-  const int64_t in_plane = conv_.image.height * conv_.image.width, out_plane = conv_.out.height * conv_.out.width;
-  const int64_t parts = threads_for(static_cast<double>(planes * out_plane * tap_count), kWideGrain);
+  const int64_t sums = conv_.image.batch * conv_.image.channels * conv_.out.height * conv_.out.width * taps(conv_);
+  const int64_t parts = threads_for(static_cast<double>(sums), kWideGrain);
   parallel_for(parts, 1, [&](int64_t first, int64_t last) {
     widest_register([&](auto wide) {
       for (int64_t part = first; part < last; ++part) {
         T* const mine = scratch + part * phases.elements();
         std::fill_n(mine, phases.elements(), T(0));
-        for (int64_t plane = planes * part / parts; plane < planes * (part + 1) / parts; ++plane) {
-          cut(runs_, conv_.windows[1].stride, image + plane * in_plane, mine);
-          convolve_plane<Holding<T, decltype(wide)>>(phases, taps_, filter + plane % channels * tap_count,
-                                                     out + plane * out_plane, mine);
-        }
+        for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i)
+          body(Holding<T, decltype(wide)>(), part, i, mine);
       }
     });
   });
 }
 
 template <class T>
+void DepthwiseConv::run_planes(const T* image, const T* filter, T* out, T* scratch) const {
+  const Phases phases{conv_};
+  const int64_t channels = conv_.image.channels, tap_count = taps(conv_);
+  const int64_t in_plane = conv_.image.height * conv_.image.width, out_plane = conv_.out.height * conv_.out.width;
+  divide(conv_.image.batch * channels, scratch, [&](auto wide, int64_t, int64_t plane, T* mine) {
+    cut(runs_, conv_.windows[1].stride, image + plane * in_plane, mine);
+    convolve_plane<decltype(wide)>(phases, taps_, filter + plane % channels * tap_count, out + plane * out_plane, mine);
+  });
+}
+
+template <class T>
 void DepthwiseConv::filter_grad(const T* dy, const T* image, T* dfilter, T* scratch) const {
   const Phases phases{conv_};
-  const int64_t channels = conv_.image.channels, batch = conv_.image.batch, tap_count = taps(conv_);
+  const int64_t channels = conv_.image.channels, planes = conv_.image.batch * channels, tap_count = taps(conv_);
   const int64_t in_plane = conv_.image.height * conv_.image.width, out_plane = conv_.out.height * conv_.out.width;
-  const int64_t parts = threads_for(static_cast<double>(batch * channels * out_plane * tap_count), kWideGrain);
-  parallel_for(parts, 1, [&](int64_t first, int64_t last) {
-    widest_register([&](auto wide) {
-      for (int64_t part = first; part < last; ++part) {
-        T* const mine = scratch + part * phases.elements();
-        double* const sums = reinterpret_cast<double*>(scratch + threads() * phases.elements()) + part * tap_count;
-        std::fill_n(mine, phases.elements(), T(0));
-        for (int64_t channel = channels * part / parts; channel < channels * (part + 1) / parts; ++channel) {
-          std::fill_n(sums, tap_count, 0.0);
-          for (int64_t plane = channel; plane < batch * channels; plane += channels) {
-            cut(runs_, conv_.windows[1].stride, image + plane * in_plane, mine);
-            sum_taps<Holding<T, decltype(wide)>>(phases, taps_, dy + plane * out_plane, sums, mine);
-          }
-          for (int64_t tap = 0; tap < tap_count; ++tap) dfilter[channel * tap_count + tap] = static_cast<T>(sums[tap]);
-        }
-      }
-    });
+  double* const all_sums = reinterpret_cast<double*>(scratch + threads() * phases.elements());
+  divide(channels, scratch, [&](auto wide, int64_t part, int64_t channel, T* mine) {
+    double* const sums = all_sums + part * tap_count;
+    std::fill_n(sums, tap_count, 0.0);
+    for (int64_t plane = channel; plane < planes; plane += channels) {
+      cut(runs_, conv_.windows[1].stride, image + plane * in_plane, mine);
+      sum_taps<decltype(wide)>(phases, taps_, dy + plane * out_plane, sums, mine);
+    }
+    for (int64_t tap = 0; tap < tap_count; ++tap) dfilter[channel * tap_count + tap] = static_cast<T>(sums[tap]);
   });
 }
 
