@@ -4,6 +4,7 @@
 #include "bindings/format.h"
 #include "bindings/lua_element.h"
 #include "bindings/lua_module.h"
+#include "bindings/stored.h"
 
 namespace moonflow::lua {
 
@@ -114,27 +115,19 @@ int make_array(lua_State* L) {
   return 1;
 }
 
-template <class Stored>
-void widen_to(const Tensor& array, std::string_view bytes) {
-  auto* const out = array.data<int32_t>();
-  for (int64_t i = 0; i < array.count(); ++i) {
-    Stored number;
-    std::memcpy(&number, bytes.data() + static_cast<size_t>(i) * sizeof(Stored), sizeof(Stored));
-    out[i] = number;
-  }
-}
-
 // core.widened(bytes, stored, shape): the int32 of whole numbers that are stored as "int16" or "uint16".
 int widened(lua_State* L) {
   lua_settop(L, 3);
   Tensor& array = push_array(L);
   protect_allocating(L, [&] {
-    const std::string_view bytes = string_at(L, 1, "bytes"), stored = string_at(L, 2, "stored");
+    const std::string_view bytes = string_at(L, 1, "bytes"), name = string_at(L, 2, "stored");
     const Shape shape = shape_at(L, 3, "shape");
     require(static_cast<uint64_t>(shape.count()) == bytes.size() / 2 && bytes.size() % 2 == 0, ErrorCode::ShapeMismatch,
-            stored, " ", shape, " needs ", 2 * shape.count(), " bytes, got ", bytes.size());
-    array = Tensor::allocate({DType::Int32, shape}, state_of(L).memory);
-    stored == "int16" ? widen_to<int16_t>(array, bytes) : widen_to<uint16_t>(array, bytes);
+            name, " ", shape, " needs ", 2 * shape.count(), " bytes, got ", bytes.size());
+    const Stored& stored = *stored_in_npy(name == "int16" ? "i2" : "u2");
+    array = Tensor::allocate({stored.dtype, shape}, state_of(L).memory);
+    MemorySource source(bytes, "bytes");
+    read_stored(source, stored, false, array);
   });
   return 1;
 }

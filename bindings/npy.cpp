@@ -233,15 +233,14 @@ Tensor read_npy(const std::string& path, const std::shared_ptr<HostMemory>& memo
 }
 
 std::string npy_header(const TensorType& type) {
-  static constexpr const char* kDescr[] = {"<f4", "<f8", "|i1", "|u1", "<i4", "<i8", nullptr, "<f2"};  // by DType
-  static_assert(std::size(kDescr) == static_cast<size_t>(DType::Float16) + 1);
   require(type.dtype != DType::BFloat16, ErrorCode::Unsupported,
           "npy and npz have no bfloat16; save a:astype(\"float32\"), which holds the same values");
   std::string shape;
   for (const int64_t size : type.shape) shape += std::to_string(size) + ", ";
   if (type.shape.rank() == 1) shape.pop_back();               // "5,"
   if (type.shape.rank() > 1) shape.resize(shape.size() - 2);  // "3, 4"
-  std::string text = std::string("{'descr': '") + kDescr[static_cast<int>(type.dtype)] +
+  const Stored& stored = stored_as(type.dtype);
+  std::string text = std::string("{'descr': '") + (stored.size == 1 ? '|' : '<') + std::string(stored.npy) +
                      "', 'fortran_order': False, 'shape': (" + shape + "), }";
   constexpr size_t kStart = 10;                        // magic, version, length
   text.append(63 - (kStart + text.size()) % 64, ' ');  // the elements begin at a multiple of 64

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -21,12 +20,6 @@ constexpr const char* kMetadata = "__metadata__";
 constexpr const char* kChecksum = "xxh3_64_of_all";
 constexpr const char* kDataChecksum = "xxh3_64";
 constexpr uint64_t kMaxHeader = 100 * 1000 * 1000;  // as other readers of the format have it
-
-const char* name_of(DType dtype) {
-  static constexpr const char* kNames[] = {"F32", "F64", "I8", "U8", "I32", "I64", "BF16", "F16"};  // by DType
-  static_assert(std::size(kNames) == static_cast<size_t>(DType::Float16) + 1);
-  return kNames[static_cast<size_t>(dtype)];
-}
 
 [[noreturn]] void damaged(const std::string& what) { fail(ErrorCode::Io, "these are no safetensors: ", what); }
 
@@ -89,7 +82,7 @@ std::string header_of(const std::map<std::string, Tensor>& tensors, Metadata met
   int64_t end = 0;
   for (const auto& [name, tensor] : tensors) {
     const std::vector<int64_t> dims = tensor.shape().dims();
-    header[name] = Json::Object{{"dtype", name_of(tensor.dtype())},
+    header[name] = Json::Object{{"dtype", std::string(stored_as(tensor.dtype()).safetensors)},
                                 {"shape", Json::Array(dims.begin(), dims.end())},
                                 {"data_offsets", Json::Array{end, end + tensor.bytes()}}};
     end += tensor.bytes();

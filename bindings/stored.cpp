@@ -49,6 +49,12 @@ const Stored* named(std::string_view name, std::string_view Stored::*format) {
 const Stored* stored_in_npy(std::string_view name) { return named(name, &Stored::npy); }
 const Stored* stored_in_safetensors(std::string_view name) { return named(name, &Stored::safetensors); }
 
+// Of a dtype the first one that is not widened.
+const Stored& stored_as(DType dtype) {
+  return *std::find_if(std::begin(kAll), std::end(kAll),
+                       [&](const Stored& stored) { return stored.dtype == dtype && stored.widen == nullptr; });
+}
+
 void swap_bytes(const Tensor& array) {
   const int64_t size = size_of(array.dtype());
   auto* bytes = array.data<unsigned char>();

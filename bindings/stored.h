@@ -20,6 +20,8 @@ struct Stored {
 // None where there is no dtype that holds it.
 const Stored* stored_in_npy(std::string_view name);
 const Stored* stored_in_safetensors(std::string_view name);
+// As an array of this dtype does.
+const Stored& stored_as(DType dtype);
 
 // Reads all elements of an array of the dtype of `stored`. Gives the place of a uint64 that is beyond int64, if one is.
 std::optional<int64_t> read_stored(ByteSource& source, const Stored& stored, bool swapped, const Tensor& array);
