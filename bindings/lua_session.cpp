@@ -302,8 +302,28 @@ int write(lua_State* L) {
   return 0;
 }
 
+// Evaluates an op in a box, of the attributes that `put` gives, which puts the inputs there; the outputs are left
+// there. `called` is what errors name in the place of the op: the function that the user has called.
+template <class Put>
+void evaluate_in(Session& session, SessionBox& box, const OpDef& op, std::string_view called, const Put& put) {
+  try {
+    const Attrs attrs = put();
+    box.outputs.clear();
+    session.evaluate(op, box.inputs, attrs, box.outputs);
+  } catch (const std::exception&) {
+    Error error = current_error();
+    box.inputs.clear();
+    box.outputs.clear();
+    if (!called.empty())
+      error.op = called;
+    else if (error.op.empty())
+      error.op = op.name;
+    throw error;
+  }
+  box.inputs.clear();
+}
+
 // session:evaluate(op, { ndarray or false, ... }, attrs, called) -> ndarray, ...
-// `called` is what errors name in the place of the op: the function that the user has called.
 int evaluate(lua_State* L) {
   lua_settop(L, 5);
   const OpDef* op = nullptr;
@@ -315,27 +335,15 @@ int evaluate(lua_State* L) {
     lua_settop(L, 6);
     Session& session = open_session(L);
     SessionBox& box = box_at<SessionBox>(L, 1, "a session");
-    const std::string_view called = optional_string_at(L, 5, "called");
-    try {
-      const Attrs attrs = attrs_at(L, 4, *op);  // may run a finalizer, which may come here itself
+    evaluate_in(session, box, *op, optional_string_at(L, 5, "called"), [&] {
+      Attrs attrs = attrs_at(L, 4, *op);  // may run a finalizer, which may come here itself
       box.inputs.clear();
-      box.outputs.clear();
       each_at(L, 3, "inputs", [&](int at) {
         const bool left_out = lua_isnil(L, at) || (lua_isboolean(L, at) && !lua_toboolean(L, at));
         box.inputs.push_back(left_out ? Tensor() : array_at(L, at, "input"));
       });
-      session.evaluate(*op, box.inputs, attrs, box.outputs);
-    } catch (const std::exception&) {
-      Error error = current_error();
-      box.inputs.clear();
-      box.outputs.clear();
-      if (!called.empty())
-        error.op = called;
-      else if (error.op.empty())
-        error.op = op->name;
-      throw error;
-    }
-    box.inputs.clear();
+      return attrs;
+    });
     if (single)
       *single = std::move(box.outputs.at(0));
     else
@@ -362,21 +370,11 @@ int reduce(lua_State* L) {
     const OpDef& op = session.catalog().at(string_at(L, 2, "op"));
     const Tensor array = array_at(L, 3, "a");
     const bool is_along_one = std::holds_alternative<int64_t>(op.attr("axis")->fallback);
-    const Attrs attrs = is_along_one ? Attrs{{"axis", int64_t{0}}} : Attrs();
-    Tensor result;
-    try {
+    evaluate_in(session, box, op, string_at(L, 4, "called"), [&] {
       box.inputs.assign(1, is_along_one ? array.reshaped({array.count()}) : array);
-      box.outputs.clear();
-      session.evaluate(op, box.inputs, attrs, box.outputs);
-      result = box.outputs.at(0);
-    } catch (const std::exception&) {
-      Error error = current_error();
-      error.op = string_at(L, 4, "called");
-      box.inputs.clear();
-      box.outputs.clear();
-      throw error;
-    }
-    box.inputs.clear();
+      return is_along_one ? Attrs{{"axis", int64_t{0}}} : Attrs();
+    });
+    const Tensor result = std::move(box.outputs.at(0));
     box.outputs.clear();
     number = load_number(result, 0, "a:item");
   });
