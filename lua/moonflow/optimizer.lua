@@ -6,12 +6,12 @@
 local answer = require "moonflow.answer"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local choices = require "moonflow.choices"
 local errors = require "moonflow.errors"
 local loss_scale = require "moonflow.loss_scale"
 local schedule = require "moonflow.schedule"
 local trace = require "moonflow.trace"
 local update = require "moonflow.update"
-local variable = require "moonflow.variable"
 
 local optimizer = { grad_clipping = {}, loss_scale = loss_scale.policies, warmup = schedule.warmup }
 for name, value in pairs(schedule) do
@@ -154,7 +154,7 @@ local function define(name, parameters, rule, settle)
     if settle then settle(options, signature) end
     local self = {
       where = where, options = options, rule = rule, scheduler = schedule.from(options.lr_scheduler, where),
-      clipping = options.grad_clipping, chosen = variable.choices(options.variables, signature, "variables"),
+      clipping = options.grad_clipping, chosen = choices.read(options.variables, signature, "variables"),
       loss_scale = loss_scale_of(options, signature), bias_scheduler = false,
     }
     self.parts = { self }

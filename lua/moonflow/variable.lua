@@ -5,6 +5,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local choices = require "moonflow.choices"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local initializer = require "moonflow.initializer"
@@ -227,81 +228,26 @@ end
 
 -- ---- choosing -----------------------------------------------------------------------------------------------------
 
--- Is `choice` this variable, or a layer or namespace that it is in? Networks of other systems part their names by "."
--- or "/".
-local function covers(choice, name)
-  return name:sub(1, #choice) == choice and (#name == #choice or name:find("^[-./]", #choice + 1) ~= nil)
-end
-
--- What may be meant by a choice that stands for none of these names: layers and namespaces may be chosen too.
-local function near_to(choice, names, there_are)
-  local choices, is_known = {}, {}
-  for _, name in ipairs(names) do
-    for place in (name .. "-"):gmatch("()[-./]") do
-      local part = name:sub(1, place - 1)
-      if not is_known[part] then choices[#choices + 1] = part end
-      is_known[part] = true
-    end
-  end
-  local near = arguments.suggestion(choice, choices)
-  return near == "" and #names > 0 and there_are .. arguments.some_quoted(names, 4) or near
-end
-
--- The set of those names that choices stand for, and the first choice that stands for none.
-local function chosen_of(choices, names)
-  local chosen, unknown = {}, nil
-  for _, choice in ipairs(choices) do
-    local found = false
-    for _, name in ipairs(names) do
-      if covers(choice, name) then chosen[name], found = true, true end
-    end
-    if not found then unknown = unknown or choice end
-  end
-  return chosen, unknown
-end
-
-local function choices_at(value, of, key)
-  local list, names = type(value) == "table" and value or { value }, {}  -- the caller's own may change
-  for i, name in ipairs(arguments.check_list(list, of.where .. ": the list of " .. key)) do
-    if type(name) ~= "string" then
-      of:fail((": %s must be a list of names, entry %d is %s"):format(key, i, arguments.describe(name)))
-    end
-    names[i] = name
-  end
-  return names
-end
-
---- Names of variables, or of the layers and namespaces they are in, as the argument `key` gives them: one, a list, or
---- nil for all.
-function variable.choices(value, of, key)
-  if value == nil then return nil end
-  local list = choices_at(value, of, key)
-  if #list == 0 then
-    of:fail(": " .. key .. " must name at least one variable, layer or namespace; without it all are meant")
-  end
-  return list
-end
-
 --- The floating variables of the job so far that are not to stay as they are: entries, in the order they came up in.
---- @param choices? table  default: all
---- @param where? string   what wants them, for messages
+--- @param chosen? table  list of choices (moonflow.choices); default: all
+--- @param where? string  what wants them, for messages
 --- @error a choice that stands for none
-function variable.trainable(t, choices, where, site)
+function variable.trainable(t, chosen, where, site)
   local list, names = {}, {}
   for _, entry in ipairs(t.variable_list) do
     if entry.trainable and dtypes.floating[entry.record.dtype] then
       list[#list + 1], names[#names + 1] = entry, entry.record.name
     end
   end
-  if not choices then return list end
-  local chosen, unknown = chosen_of(choices, names)
+  if not chosen then return list end
+  local is_chosen, unknown = choices.covered(chosen, names)
   if unknown then
     errors.raise("not_found", where .. ": the job '" .. t.job .. "' has no trainable variable '" .. unknown
       .. "', and none in a layer or namespace of this name, behind which a name goes on with '-', '.' or '/'"
-      .. near_to(unknown, names, "; it has "), site)
+      .. choices.near(unknown, names, "; it has "), site)
   end
   for i = #list, 1, -1 do
-    if not chosen[names[i]] then table.remove(list, i) end
+    if not is_chosen[names[i]] then table.remove(list, i) end
   end
   return list
 end
@@ -318,9 +264,9 @@ local trainable_signature = arguments.signature("flow.trainable_variables", {
 --- @error outside of a job function; a name of none
 function variable.trainable_variables(...)
   local t = trace.need("flow.trainable_variables")
-  local choices = variable.choices(trainable_signature:parse(...).names, trainable_signature, "names")
+  local chosen = choices.read(trainable_signature:parse(...).names, trainable_signature, "names")
   local blobs = {}
-  for i, entry in ipairs(variable.trainable(t, choices, trainable_signature.where)) do
+  for i, entry in ipairs(variable.trainable(t, chosen, trainable_signature.where)) do
     blobs[i] = t.variables[entry.record.name]
   end
   return blobs
@@ -582,7 +528,7 @@ function variable.forget_variables(...)
     errors.raise("wrong_state", "flow.forget_variables: the body of the job '" .. t.job .. "' is under way, and may "
       .. "have asked for one of them; it belongs before the definition")
   end
-  local choices, handle = choices_at(names, forget_signature, "names"), session.handle()
+  local wanted, handle = choices.list(names, forget_signature, "names"), session.handle()
   local all, every, own, list, count = handle:variables(), {}, {}, {}, 0
   for _, entry in ipairs(all) do every[#every + 1] = entry.name end
   -- Those that a body has asked for and nothing is computed with were never made, but their shapes are known.
@@ -592,10 +538,10 @@ function variable.forget_variables(...)
   for _, name in ipairs(every) do
     if not variable.is_system(name) then own[#own + 1] = name end
   end
-  local chosen, unknown = chosen_of(choices, every)
+  local chosen, unknown = choices.covered(wanted, every)
   if unknown then
     errors.raise("not_found", "flow.forget_variables: there is no variable '" .. unknown .. "', and none in a layer "
-      .. "or namespace of this name" .. near_to(unknown, own, "; there are "))
+      .. "or namespace of this name" .. choices.near(unknown, own, "; there are "))
   end
   for _, entry in ipairs(all) do
     if chosen[entry.name] or counts_for_chosen(records[entry.name], chosen) then
