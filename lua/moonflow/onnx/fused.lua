@@ -6,6 +6,7 @@ local onnx_attention = require "moonflow.onnx.attention"
 local onnx_elementwise = require "moonflow.onnx.elementwise"
 local onnx_indices = require "moonflow.onnx.indices"
 local onnx_layers = require "moonflow.onnx.layers"
+local onnx_products = require "moonflow.onnx.products"
 
 local operators = {}
 
@@ -90,7 +91,7 @@ function operators.FusedMatMul(node)
     if node:int("trans" .. name, 0) == 0 or rank < 2 then return x end
     return node:swapped(x, rank - 2, rank - 1, "turned_" .. name:lower())
   end
-  local y = onnx_layers.MatMul(node:taking { turned(a, "A"), turned(b, "B") })
+  local y = onnx_products.MatMul(node:taking { turned(a, "A"), turned(b, "B") })
   return alpha == 1 and y or node:multiply(y, alpha, "scaled")
 end
 
@@ -121,7 +122,7 @@ end
 function operators.FusedGemm(node)
   local parameters = {}
   for i, name in ipairs { "activation_alpha", "activation_beta" } do parameters[i] = node:float(name) end
-  return activated(node, onnx_layers.Gemm(node), parameters)
+  return activated(node, onnx_products.Gemm(node), parameters)
 end
 
 -- ---- attention ----------------------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ end
 function operators.Attention(node)
   local x, heads = node:input(1), node:need(node:int("num_heads"), "num_heads")
   node:expect("do_rotary", "i", 0)
-  local rows = node:add(onnx_layers.MatMul(node:taking { x, node:input(2) }), node:input(3), "rows")
+  local rows = node:add(onnx_products.MatMul(node:taking { x, node:input(2) }), node:input(3), "rows")
   local width = rows.shape[2] / 3
   local widths = node:ints("qkv_hidden_sizes", { width, width, width })
   local parts, first = {}, 0

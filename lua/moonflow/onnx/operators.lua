@@ -4,8 +4,8 @@
 local operators = {}
 
 local families = {
-  "elementwise", "arrays", "indices", "layers", "resize", "sample", "recurrent", "attention", "quantized", "fused",
-  "spectra", "random", "losses", "loops", "columns", "sequences", "table_rows", "trees",
+  "elementwise", "arrays", "indices", "layers", "products", "resize", "sample", "recurrent", "attention", "quantized",
+  "fused", "spectra", "random", "losses", "loops", "columns", "sequences", "table_rows", "trees",
 }
 for _, family in ipairs(families) do
   for name, apply in pairs(require("moonflow.onnx." .. family)) do operators[name] = apply end

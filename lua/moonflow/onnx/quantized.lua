@@ -11,6 +11,7 @@ local dtypes = require "moonflow.dtypes"
 local in_bytes = require "moonflow.onnx.in_bytes"
 local onnx_elementwise = require "moonflow.onnx.elementwise"
 local onnx_layers = require "moonflow.onnx.layers"
+local onnx_products = require "moonflow.onnx.products"
 local onnx_recurrent = require "moonflow.onnx.recurrent"
 
 local operators = {}
@@ -179,7 +180,7 @@ end
 function operators.MatMul(node)
   local x = node:input(1)
   return of_dequantized(node, 1, #x.shape - 1, function(...) return in_bytes.product(node, ...) end, nil, 1)
-    or onnx_layers.MatMul(node)
+    or onnx_products.MatMul(node)
 end
 
 function operators.Gemm(node)
@@ -196,7 +197,7 @@ function operators.Gemm(node)
       return in_bytes.product(node, x, x_zero, matrix, matrix_zero, is_turned)
     end, bias, node:float("alpha", 1))
   end
-  return y or onnx_layers.Gemm(node)
+  return y or onnx_products.Gemm(node)
 end
 
 -- ---- what may be part of a layer in bytes ---------------------------------------------------------------------------
@@ -216,7 +217,7 @@ function operators.Add(node) return in_bytes.with_bias(node) or onnx_elementwise
 local function product(node, a, a_zero, b, b_zero, dtype)
   if #a.shape < 1 or #b.shape < 1 then node:fail("a scalar cannot be multiplied as a matrix", "shape_mismatch") end
   dtype = dtype or exact_dtype(node, b, b_zero, #b.shape - 1, { math.max(0, #b.shape - 2) })
-  return onnx_layers.MatMul(node:taking {
+  return onnx_products.MatMul(node:taking {
     without_zero(node, a, a_zero, #a.shape - 2, dtype, "a"), without_zero(node, b, b_zero, #b.shape - 1, dtype, "b"),
   })
 end
