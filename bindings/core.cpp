@@ -162,6 +162,7 @@ extern "C" __attribute__((visibility("default"))) int luaopen_moonflow_core(lua_
   lua_pop(L, 1);
   add_shape(L, state);
   add_ndarray(L, state);
+  add_places(L, state);
   add_array_sources(L, state);
   add_draws(L, state);
   add_session(L, state);

@@ -8,6 +8,7 @@ namespace moonflow::lua {
 
 void add_shape(lua_State* L, State& state);
 void add_ndarray(lua_State* L, State& state);
+void add_places(lua_State* L, State& state);
 void add_array_sources(lua_State* L, State& state);
 void add_draws(lua_State* L, State& state);
 void add_session(lua_State* L, State& state);
