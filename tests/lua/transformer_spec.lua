@@ -210,6 +210,55 @@ describe("keys and values of earlier calls", function()
     near(y, wanted, 1e-6)
   end)
 
+  it("have scores that are bounded, and masks that are added, as the others have", function()
+    local query, key, value = drawn(2)
+    local past_key, new_key = parts(key)
+    local past_value, new_value = parts(value)
+    local _, last = parts(query)
+    local queries = last.shape[1]
+    local slopes = np.random.normal(0, 1, { 6, queries, LENGTH }):astype("float32")
+    local past_slopes, new_slopes = slopes:slice((":, :, :%d"):format(PAST)), slopes:slice((":, :, %d:"):format(PAST))
+    local there = np.array({ { 1, 0, 1, 1 }, { 0, 0, 0, 0 } }, "int8"):reshape(2, 1, 1, PAST)
+    local added = np.where(np.concat({ there, np.ones({ 2, 1, 1, LENGTH - PAST }, "int8") }, 3), 0, -math.huge)
+    local all_there = added:astype("float32")
+    local cases = {
+      { { softcap = 0.5 }, { softcap = 0.5 } },
+      { { mask = new_slopes, past_mask = past_slopes }, { mask = slopes } },
+      { { past_mask = there, softcap = 2 }, { mask = all_there, softcap = 2 } },
+      { { past_mask = past_slopes }, { mask = np.concat({ past_slopes, np.zeros_like(new_slopes) }, 2) } },
+      { { mask = new_slopes, past_mask = there },
+        { mask = np.broadcast_to(all_there, { 2, 6, queries, LENGTH })
+          + np.concat({ np.zeros_like(past_slopes), new_slopes }, 2) } },
+    }
+    for _, case in ipairs(cases) do
+      flow.clear_default_session()
+      local y = checks.run({ last, new_key, new_value, past_key, past_value }, function(q, k, v, pk, pv)
+        case[1].past_key, case[1].past_value = pk, pv
+        return flow.nn.dot_product_attention(q, k, v, case[1])
+      end)
+      flow.clear_default_session()
+      local wanted = checks.run({ last, key, value }, function(q, k, v)
+        return flow.nn.dot_product_attention(q, k, v, case[2])
+      end)
+      near(y, wanted, 1e-6)
+    end
+    flow.clear_default_session()
+    local causal = checks.run({ query, key, value }, function(q, k, v)
+      return flow.nn.dot_product_attention(q, k, v, { causal = true, softcap = 0.5 })
+    end)
+    flow.clear_default_session()
+    local y = checks.run({ last, new_key, new_value, past_key, past_value }, function(q, k, v, pk, pv)
+      return flow.nn.dot_product_attention(q, k, v, { causal = true, softcap = 0.5, past_key = pk, past_value = pv })
+    end)
+    local _, wanted = parts(causal)
+    near(y, wanted, 1e-6)
+    checks.refuses("past_mask is (3), which cannot be repeated to (batch, heads, queries, keys) = (2, 6, ", checks.run,
+      { last, new_key, new_value, past_key, past_value }, function(q, k, v, pk, pv)
+        return flow.nn.dot_product_attention(q, k, v, { softcap = 1, past_key = pk, past_value = pv,
+          past_mask = np.ones({ 3 }, "int8") })
+      end)
+  end)
+
   it("give 0 to a query that may look at nothing at all, and pass gradients on", function()
     local query, key, value = drawn(6)
     local past_key, new_key = parts(key)
@@ -443,10 +492,6 @@ describe("attention with a bias on its scores", function()
     refuses("mask is (3, 5), which cannot be repeated to (batch, heads, queries, keys) = (2, 4, 5, 5)",
       function() return { mask = flow.zeros({ 3, 5 }) } end)
     refuses("softcap must be at least 0, got -1", function() return { softcap = -1 } end)
-    refuses("past_key is for masks of int8, and without a softcap", function()
-      local past = flow.zeros({ 2, 5, 4, 3 })
-      return { mask = flow.zeros({ 5, 5 }), past_key = past, past_value = past }
-    end)
     refuses("past_mask is of past_key and past_value, which are not given", function()
       return { mask = flow.zeros({ 5, 5 }), past_mask = np.ones({ 5 }, "int8") }
     end)

@@ -110,38 +110,46 @@ local function joined(seen, log_sum, past, past_log_sum, dtype, name)
   return ops.apply_narrowed("add", { seen, share * (past - seen) }, dtype, name)
 end
 
-local function check_steps(given, signature)
-  local mask, query, key = given.mask, given.query, given.key
-  if given.softcap < 0 then signature:fail(": softcap must be at least 0, got " .. given.softcap) end
-  if given.past_key or given.past_value then
-    signature:fail(": past_key is for masks of int8, and without a softcap; flow.concat puts earlier keys before the "
-      .. "others")
-  end
-  local wanted = { query.shape[0], query.shape[2], query.shape[1], key.shape[1] }
+local function check_mask(given, parameter, keys, signature)
+  local mask, query = given[parameter], given.query
+  local wanted = { query.shape[0], query.shape[2], query.shape[1], keys }
   local sizes = mask and mask.shape:table() or {}
   local fits = #sizes <= 4
   for i = 1, #sizes do
     fits = fits and (sizes[#sizes + 1 - i] == 1 or sizes[#sizes + 1 - i] == wanted[5 - i])
   end
   if not fits then
-    signature:fail((": mask is %s, which cannot be repeated to (batch, heads, queries, keys) = (%s)"):format(
+    signature:fail((": %s is %s, which cannot be repeated to (batch, heads, queries, keys) = (%s)"):format(parameter,
       tostring(mask.shape), table.concat(wanted, ", ")))
   end
 end
 
+-- Is this a mask that is added to scores?
+local function is_added(mask, query) return mask and mask.dtype == query.dtype end
+
+-- Keys with their values and what a mask says of them, for attention.in_steps.
+local function part_of(given, prefix, of_job, signature)
+  local query, key, value, mask = given.query, given[prefix .. "key"], given[prefix .. "value"], given[prefix .. "mask"]
+  check_mask(given, prefix .. "mask", key.shape[1], signature)
+  local heads, adds = query.shape[2], is_added(mask, query)
+  return {
+    key = attention.with_heads(of_job, key, heads, prefix .. "key"),
+    value = attention.with_heads(of_job, value, heads, prefix .. "value"),
+    bias = adds and mask or nil, allowed = not adds and mask or nil,
+  }
+end
+
 -- With weights that are stored: a mask that is added, or scores that are bounded.
-local function in_steps(given, t, signature, scale, is_added)
-  local of_job = tools.new(t, signature, given.name or t:unnamed("DotProductAttention"))
-  local heads, name = given.query.shape[2], given.name
-  local key = attention.with_heads(of_job, given.key, heads, "key")
-  local value = attention.with_heads(of_job, given.value, heads, "value")
-  return (attention.in_steps(of_job, given.query, key, value, {
-    scale = scale, softcap = given.softcap, is_causal = given.causal,
-    bias = is_added and given.mask or nil, allowed = not is_added and given.mask or nil,
-    kept = function(weights)
-      return flow.nn.dropout(weights, { rate = given.rate, seed = given.seed, name = name and name .. "-kept" })
-    end,
-  }))
+local function in_steps(given, t, signature, scale)
+  if given.softcap < 0 then signature:fail(": softcap must be at least 0, got " .. given.softcap) end
+  local of_job, name = tools.new(t, signature, given.name or t:unnamed("DotProductAttention")), given.name
+  local part = part_of(given, "", of_job, signature)
+  part.past = given.past_key and part_of(given, "past_", of_job, signature)
+  part.scale, part.softcap, part.is_causal = scale, given.softcap, given.causal
+  function part.kept(weights)
+    return flow.nn.dropout(weights, { rate = given.rate, seed = given.seed, name = name and name .. "-kept" })
+  end
+  return (attention.in_steps(of_job, given.query, part.key, part.value, part))
 end
 
 define("dot_product_attention", {
@@ -159,10 +167,11 @@ mask: a blob or an array that broadcasts to (batch, heads, queries, keys). One o
   distances are (ALiBi, T5). A query that looks at none gives 0. Keys and values that nobody looks at are to be finite
   all the same, as 0 times NaN is NaN
 softcap: bounds the scores, before a mask counts: softcap * tanh(scores / softcap). With it, or with a mask that is
-  added, the weights are stored
+  added, the weights are stored, and earlier keys and values copied
 causal: query i looks at the keys 0 to i only
-past_key, past_value (batch, past, heads, width): keys and values of earlier calls, to which every query looks too, but
-  for where past_mask is 0. They are read where they lie, and not copied behind the others
+past_key, past_value (batch, past, heads, width): keys and values of earlier calls, to which every query looks too, as
+  far as past_mask lets it, which is to them what mask is to the others. They are read where they lie, and not copied
+  behind the others
 rate: of dropout on the weights, in train jobs, as in flow.nn.dropout
 defaults: scale 1 / sqrt(width)]],
 function(given, t, signature)
@@ -204,18 +213,14 @@ function(given, t, signature)
   if given.past_mask and not given.past_key and not given.past_value then
     signature:fail(": past_mask is of past_key and past_value, which are not given")
   end
-  local is_added = given.mask and given.mask.dtype == dtype
-  if is_added or given.softcap ~= 0 then
-    check_steps(given, signature)
-    return in_steps(given, t, signature, scale, is_added)
-  end
-  if not given.past_key and not given.past_value then
-    return (attend(query, given.key, given.value, given.mask, given.causal, name))
-  end
-  if not given.past_key or not given.past_value then
+  if not given.past_key ~= not given.past_value then
     signature:fail(": past_key and past_value go together, and " .. (given.past_key and "past_value" or "past_key")
       .. " is missing")
   end
+  if is_added(given.mask, query) or is_added(given.past_mask, query) or given.softcap ~= 0 then
+    return in_steps(given, t, signature, scale)
+  end
+  if not given.past_key then return (attend(query, given.key, given.value, given.mask, given.causal, name)) end
   -- In float32 where the dtype is a narrow one, for shares are made of sums of exponentials.
   local wide = ops.widened(query)
   local seen, log_sum = attend(wide, ops.widened(given.key), ops.widened(given.value), given.mask, given.causal,

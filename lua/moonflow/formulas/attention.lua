@@ -28,6 +28,30 @@ local function limited(tools, bias, allowed, dtype)
     "bias")
 end
 
+-- What is added to the scores of all queries at `keys` keys, or nil.
+local function bias_of(tools, part, queries, keys, dtype)
+  local bias = part.bias
+  if part.allowed then bias = limited(tools, bias, part.allowed, dtype) end
+  if part.is_causal then bias = limited(tools, bias, triangle(tools, queries, keys), dtype) end
+  return bias
+end
+
+-- The biases of earlier keys and of those behind them as that of all keys.
+local function of_all_keys(tools, past, past_keys, bias, keys, dtype)
+  if not past and not bias then return nil end
+  local parts, axes = { past or number(tools, 0, dtype), bias or number(tools, 0, dtype) }, { 1, 1, 1 }
+  for _, part in ipairs(parts) do
+    for axis = #part.shape - 2, 0, -1 do
+      local place = axis + 5 - #part.shape
+      axes[place] = math.max(axes[place], part.shape[axis])
+    end
+  end
+  for i, count in ipairs { past_keys, keys } do
+    parts[i] = tools:apply("broadcast_to", { parts[i] }, { shape = { axes[1], axes[2], axes[3], count } }, "part")
+  end
+  return tools:apply("concat", parts, { axis = 3 }, "bias")
+end
+
 -- A query that may look at nothing has weights of 0.
 local function weights_of(tools, scores, bias, dtype)
   if not bias then return tools:apply("softmax", { scores }, { axis = -1 }, "weights") end
@@ -54,11 +78,16 @@ end
 --- @param query any    (batch, queries, heads, width), key and value (batch, keys, heads, width)
 --- @param given table  `scale`; `softcap`, 0 for none; `bias` and the int8 `allowed`, which broadcast to (batch, heads,
 ---                     queries, keys), or nil; `is_causal`; `kept`, what is made of the weights, or nil;
----                     `word`, of the last op
+---                     `word`, of the last op; `past`, of earlier keys, which all queries may look at, or nil: its
+---                     `key` and `value`, `bias` and `allowed`
 --- @return any         (batch, queries, heads, width)
 --- @return table       the scores as they are scaled [0], bounded [1], biased [2], and the weights [3]
 function attention.in_steps(tools, query, key, value, given)
-  local dtype, queries, keys = query.dtype, query.shape[1], key.shape[1]
+  local dtype, queries, keys, past = query.dtype, query.shape[1], key.shape[1], given.past
+  if past then
+    key = tools:apply("concat", { past.key, key }, { axis = 1 }, "keys")
+    value = tools:apply("concat", { past.value, value }, { axis = 1 }, "values")
+  end
   query, key, value = heads_first(tools, query, "query_heads"), heads_first(tools, key, "key_heads"),
     heads_first(tools, value, "value_heads")
   local scores = tools:apply("matmul", { query, key }, { transpose_b = true }, "scores")
@@ -71,9 +100,11 @@ function attention.in_steps(tools, query, key, value, given)
   end
   stages[1] = scores
 
-  local bias = given.bias
-  if given.allowed then bias = limited(tools, bias, given.allowed, dtype) end
-  if given.is_causal then bias = limited(tools, bias, triangle(tools, queries, keys), dtype) end
+  local bias = bias_of(tools, given, queries, keys, dtype)
+  if past then
+    local past_keys = past.key.shape[1]
+    bias = of_all_keys(tools, bias_of(tools, past, queries, past_keys, dtype), past_keys, bias, keys, dtype)
+  end
   if bias then scores = tools:apply("add", { scores, bias }, nil, "biased") end
   local weights = weights_of(tools, scores, bias, dtype)
   stages[2], stages[3] = scores, weights
