@@ -290,7 +290,10 @@ local rows = {
     "flow.math.unsorted_segment_sum, _max and _mean take ids in any order, and their number" },
   { "flow.nn", "conv_transpose1d conv_transpose2d conv_transpose3d",
     "flow.nn.conv1d_transpose, conv2d_transpose and conv3d_transpose are it" },
-  { "flow.nn", "utils", "what clips gradients is an optimizer's grad_clipping, flow.optimizer.grad_clipping" },
+  { "flow.nn", "utils",
+    "what clips gradients is an optimizer's grad_clipping, flow.optimizer.grad_clipping; without utils, "
+      .. "weight_norm and spectral_norm say how weights are normalised; and recurrent layers take "
+      .. "lengths" },
   { "flow.nn", "weight_norm", "g * flow.math.l2_normalize(v, 1) is it, of two variables and a weight (out, in)" },
   { "flow.optimizer flow.train", "EMA ExponentialMovingAverage",
     "a job of its own averages the variables by flow.assign; docs/networks.md has one" },

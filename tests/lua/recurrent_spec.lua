@@ -115,6 +115,19 @@ for _, kind in ipairs({ "lstm", "gru" }) do
       for i = 1, #wanted do assert.is_true(wanted[i] == got[i], "result " .. i) end
     end)
 
+    it("takes an array of lengths that stay as they are", function()
+      local given, w = draw(kind)
+      local fixed = given.lengths
+      local job = flow.global_function { inputs = inputs_of(given), returns = tp.Tuple { tp.Numpy, tp.Numpy } } (
+        function(x, first, second, lengths)
+          local out = applied(kind, x, first, second, lengths)[1]
+          return out, flow.scope.reuse_variables(function() return applied(kind, x, first, second, fixed)[1] end)
+        end)
+      load(w)
+      local wanted, got = job(given.x, given.first, given.second, given.lengths)
+      assert.is_true(wanted == got)
+    end)
+
     for _, with in ipairs({ "", "lengths", "reverse", "lengths, reverse" }) do
       local has_lengths, reverse = with:find("lengths") ~= nil, with:find("reverse") ~= nil
 

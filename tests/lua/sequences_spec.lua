@@ -109,6 +109,17 @@ describe("flow.nn.CTCLoss", function()
     assert.is_true(np.isnan((forgiving(unpack(given))))[1] == 1, "a net that has diverged costs nothing")
   end)
 
+  it("takes arrays for a target and lengths that stay as they are", function()
+    local labels, of_steps, of_labels = ints { { 1, 2 }, { 2, 0 } }, ints { 4, 3 }, ints { 2, 1 }
+    local wanted = job_of(2, 2)(x:rows(0, 2), labels, of_steps, of_labels)
+    local loss = flow.global_function {
+      returns = tp.Numpy, inputs = { logits = tp.Numpy.Placeholder({ 2, STEPS, CLASSES }, { dtype = flow.double }) },
+    } (function(logits)
+      return flow.nn.CTCLoss(flow.nn.log_softmax(logits), labels, of_steps, of_labels)
+    end) (x:rows(0, 2))
+    assert.equal(wanted:item(), loss:item())
+  end)
+
   it("takes a batch without a label", function()
     local job = flow.global_function {
       returns = tp.Tuple { tp.Numpy, tp.Numpy },

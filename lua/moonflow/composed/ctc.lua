@@ -1,6 +1,7 @@
 --- The loss of labels that lie somewhere along a sequence, put together from ops: what is likely of a step, summed over
 -- all ways through the steps, one after the other.
 
+local blob = require "moonflow.blob"
 local define_loss = require "moonflow.composed.losses"
 local dtypes = require "moonflow.dtypes"
 local ops = require "moonflow.ops"
@@ -80,7 +81,7 @@ local function check(given, signature)
 end
 
 define_loss("CTCLoss", {
-  { "input", "blob" }, { "target", "blob" }, { "input_lengths", "blob" }, { "target_lengths", "blob" },
+  { "input", "blob" }, { "target", "operand" }, { "input_lengths", "operand" }, { "target_lengths", "operand" },
   { "blank", "integer", 0, text = "the class of a step that says nothing" },
   { "zero_infinity", "boolean", false, text = "true: a target that its steps have no room for costs 0" },
 }, [[
@@ -93,12 +94,17 @@ shapes: input (batch, steps, classes), the logarithms of probabilities as flow.n
 dtypes: target and lengths int32 or int64
 defaults: blank 0, zero_infinity false. A target without room costs infinity, and has no gradient
 errors: in a run, a label outside of the classes or a length beyond the axis, with its position
-cost: some ten ops for each step
+cost: some ten ops for each step, so a length of sequences that is new, as inputs of several sizes have them, takes as
+  long to compile as some tens of runs. A few lengths to which all are filled up, and input_lengths, spare that
 source: Graves and others, "Connectionist temporal classification", ICML 2006; the ways are summed forwards
 mean: as in PyTorch, each loss is divided by its target's length before the mean over the batch is taken]],
 function(given, signature)
+  local t = trace.need("flow.nn.CTCLoss")
+  for _, lengths in ipairs { "input_lengths", "target_lengths" } do
+    given[lengths] = blob.of(given[lengths], t, "int64", signature.where .. ": " .. lengths)
+  end
   check(given, signature)
-  local name = given.name or trace.need("flow.nn.CTCLoss"):unnamed("CTCLoss")
+  local name = given.name or t:unnamed("CTCLoss")
   local x = given.input
   local batch, steps = x.shape[0], x.shape[1]
   local input_lengths = column(checked(given.input_lengths, steps + 1, name .. "-input_lengths"))
@@ -119,13 +125,13 @@ function(given, signature)
   local places = numbers(width, target_lengths.dtype)
   local start = choose(places:eq(0), certain, nothing)
   local ways = ops.apply("broadcast_to", { start }, { shape = { batch, width } })
-  for t = 0, steps - 1 do
-    local now = ops.apply("slice", { given_to }, { begin = { 0, t, 0 }, size = { batch, 1, width } })
+  for step = 0, steps - 1 do
+    local now = ops.apply("slice", { given_to }, { begin = { 0, step, 0 }, size = { batch, 1, width } })
     now = ops.apply("reshape", { now }, { shape = { batch, width } })
     local skipping = choose(may_skip, moved(ways, 2, -math.huge), nothing)
     local before = ops.apply("stack", { ways, moved(ways, 1, -math.huge), skipping }, { axis = 2 })
     local sum = ops.apply("reduce_logsumexp", { before }, { axis = { 2 } })
-    ways = choose(input_lengths:gt(t), sum + now, ways)
+    ways = choose(input_lengths:gt(step), sum + now, ways)
   end
 
   -- They end on the last label or on the blank behind it.

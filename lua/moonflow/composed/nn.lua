@@ -213,7 +213,7 @@ function(given, t, signature)
   if given.past_mask and not given.past_key and not given.past_value then
     signature:fail(": past_mask is of past_key and past_value, which are not given")
   end
-  if not given.past_key ~= not given.past_value then
+  if (given.past_key == nil) ~= (given.past_value == nil) then
     signature:fail(": past_key and past_value go together, and " .. (given.past_key and "past_value" or "past_key")
       .. " is missing")
   end

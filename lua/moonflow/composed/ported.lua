@@ -124,7 +124,7 @@ ops.define("math.fused_scale_tril", {
 end)
 
 ops.define("ctc_loss", {
-  { "log_probs", "blob" }, { "targets", "blob" }, { "input_lengths", "blob" }, { "target_lengths", "blob" },
+  { "log_probs", "blob" }, { "targets", "operand" }, { "input_lengths", "operand" }, { "target_lengths", "operand" },
   { "blank", "integer", 0 }, { "reduction", "string", "mean" }, { "zero_infinity", "boolean", false },
 }, "flow.nn.CTCLoss of log_probs whose steps come first, (steps, batch, classes).", function(given)
   local logs = ops.apply("transpose", { given.log_probs }, { perm = { 1, 0, 2 } })
@@ -133,7 +133,7 @@ ops.define("ctc_loss", {
 end)
 
 ops.define("combined_margin_loss", {
-  { "x", "blob" }, { "label", "blob" }, { "m1", "finite", 1 }, { "m2", "finite", 0 }, { "m3", "finite", 0 },
+  { "x", "blob" }, { "label", "operand" }, { "m1", "finite", 1 }, { "m2", "finite", 0 }, { "m3", "finite", 0 },
 }, [=[
 The logits of a softmax with margins, for classes that are told apart by angles (Deng and others, ArcFace,
 arXiv:1801.07698): x are cosines between features and classes, and that of the label becomes harder to reach.
@@ -145,8 +145,8 @@ note: a scale of the logits and the cross entropy follow it, as in
 note: where m1 is not 1 or m2 not 0, a cosine next to 1 or -1, or beyond by rounding, counts as 2^-23 away from it, in
   float64 2^-50, and has no gradient
 errors: in a run, a label outside [0, classes)]=],
-  function(given, _, signature)
-    local x, label = given.x, given.label
+  function(given, t, signature)
+    local x, label = given.x, blob.of(given.label, t, "int64", "flow.combined_margin_loss: label")
     if #x.shape ~= 2 or tostring(label.shape) ~= "(" .. x.shape[0] .. ")" then
       signature:fail((": x is %s and label %s, wanted (rows, classes) and (rows)"):format(tostring(x.shape),
         tostring(label.shape)))

@@ -2,6 +2,7 @@
 -- same variables under one name, in one job or in two. What a layer makes of its inputs is one product for all steps;
 -- a step adds what it makes of the state.
 
+local blob = require "moonflow.blob"
 local initializer = require "moonflow.initializer"
 local parts = require "moonflow.composed.layer"
 local ops = require "moonflow.ops"
@@ -191,7 +192,8 @@ local function layer(cell, list, doc)
     local states = first_states(cell, given, batch, units, named, signature)
     local is_there, all_there, nothing
     if given.lengths then
-      is_there, all_there = masks(given.lengths, batch, steps, named, signature)
+      local lengths = blob.of(given.lengths, t, "int64", signature.where .. ": lengths")
+      is_there, all_there = masks(lengths, batch, steps, named, signature)
       nothing = ops.apply("constant", {}, { value = 0, dtype = x.dtype, shape = {} }, named "nothing")
       -- A NaN that fills a sequence up would come back to the weights, as 0 times NaN.
       x = ops.apply("where", { all_there, x, nothing }, nil, named "there")
@@ -228,7 +230,7 @@ layer(lstm, {
   { "inputs", "blob" }, { "units", "integer" },
   { "initial_hidden", "blob?", text = "before the first step; zeros when left out" },
   { "initial_cell", "blob?", text = "before the first step; zeros when left out" },
-  { "lengths", "blob?" }, { "reverse", "boolean", false },
+  { "lengths", "operand?" }, { "reverse", "boolean", false },
 }, [[
 A long short-term memory over the steps of sequences: out, hidden, cell = flow.layers.lstm(x, units).
   i, f, g, o = the four blocks of x[:, t] . weight^T + bias + hidden . recurrent_weight^T + recurrent_bias
@@ -255,7 +257,7 @@ variables: name-weight, name-recurrent_weight, name-bias, name-recurrent_bias]])
 
 layer(gru, {
   { "inputs", "blob" }, { "units", "integer" },
-  { "initial_state", "blob?", text = "before the first step; zeros when left out" }, { "lengths", "blob?" },
+  { "initial_state", "blob?", text = "before the first step; zeros when left out" }, { "lengths", "operand?" },
   { "reverse", "boolean", false },
 }, [[
 Gated recurrent units over the steps of sequences: out, state = flow.layers.gru(x, units).
