@@ -506,24 +506,31 @@ local function generator_of(seed, called)
   return setmetatable({ seed = seed, draws = 0 }, Generator)
 end
 
--- The generator of np.random itself follows the one seed: flow.set_seed makes its draws repeatable.
+local MOST_SEED = 2 ^ 53  -- up to there every whole number is one of Lua's
+
+-- The generator of np.random itself follows the one seed: flow.set_seed makes its draws repeatable. A script has one
+-- seed for that and for generators of its own, so its own is far from theirs.
 local shared
+
+local function shared_generator_of(seed, called)
+  shared = generator_of(seed, called)
+  shared.seed = (seed + MOST_SEED / 2) % MOST_SEED
+end
 
 --- Sets the seed of np.random alone.
 --- @return nil
 function random.seed(seed)
-  shared = generator_of(seed, "np.random.seed")
+  shared_generator_of(seed, "np.random.seed")
 end
 random_seed.on_set(random.seed)
 
 local function of_all_scripts()
-  shared = shared or generator_of(random_seed.value())
+  if not shared then shared_generator_of(random_seed.value()) end
   return shared
 end
 
-local MOST_SEED = 2 ^ 53  -- up to there every whole number is one of Lua's
-
---- A generator of its own: equal seeds give equal draws. `np.random.default_rng(7):uniform(-1, 1, { 5 })`. Without a
+--- A generator of its own: equal seeds give equal draws, other ones than np.random does after flow.set_seed with that
+--- seed. `np.random.default_rng(7):uniform(-1, 1, { 5 })`. Without a
 --- seed it has one that np.random draws, so that all of them differ, and follow flow.set_seed.
 --- @return Generator
 --- @error a seed that is no whole number; none in the body of a job
