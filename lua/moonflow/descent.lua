@@ -141,9 +141,8 @@ local function warn_of_left_out(t, owners)
     if not owners[entry] and not t.assigned[name] then names[#names + 1] = name end
   end
   if #names == 0 then return end
-  session.log(("moonflow: %s: %s: none of its optimizers trains %s; one without 'variables' trains all others, and "
-    .. "trainable = false says that a variable is to stay as it is"):format(t.optimizer_site, t.optimizer.where,
-    listed(names)))
+  session.log(("moonflow: %s: %s: none of its optimizers trains %s. Where this job is not to leave that as it is, one "
+    .. "without 'variables' trains all others"):format(t.optimizer_site, t.optimizer.where, listed(names)))
 end
 
 -- Says so where none of the words that choose what decays is part of a name: there may be a slip in them.

@@ -152,8 +152,8 @@ describe("a combined optimizer", function()
     end)
     assert.equal(1, #lines)
     assert.truthy(lines[1]:find("^moonflow: .*optimizer_parts_spec.lua:%d+: flow.optimizer.CombinedOptimizer: none of "
-      .. "its optimizers trains head%-b; one without 'variables' trains all others, and trainable = false says that a "
-      .. "variable is to stay as it is$"), lines[1])
+      .. "its optimizers trains head%-b. Where this job is not to leave that as it is, one without 'variables' "
+      .. "trains all others$"), lines[1])
     step(function() return o.CombinedOptimizer { body {}, o.SGD(1) } end)
     step(function() return body {} end)
     assert.equal(1, #lines)
