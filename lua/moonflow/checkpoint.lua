@@ -382,6 +382,7 @@ local manager_signature = arguments.signature("flow.train.SimpleCheckPointManage
     { "keep", "integer?", text = "of how many of the newest to keep; a save removes the others. All when left out" } })
 
 --- Checkpoints with times as names in one directory: `flow.train.SimpleCheckPointManager("snapshots", { keep = 3 })`.
+--- What else is there, checkpoints by other names or of another prefix among them, is neither listed nor removed.
 --- @error a number to keep below 1
 function checkpoint.SimpleCheckPointManager(...)
   local given = manager_signature:parse(...)
@@ -403,13 +404,20 @@ local function is_whole(path)
   return false
 end
 
---- The names of the whole checkpoints, oldest first.
+-- Is `rest` what stands behind the prefix: a time, and maybe numbers of save, or microseconds of the original system?
+-- All else, such as what another prefix begins like this one for, or a script has named, is not the manager's.
+local kTime = "^" .. ("%d"):rep(8) .. "_" .. ("%d"):rep(6)
+local function is_time(rest)
+  local numbers = rest:match(kTime .. "(.*)$")
+  return numbers ~= nil and numbers:gsub("_%d+", "") == ""
+end
+
+--- The names of the whole checkpoints with the manager's prefix and a time, oldest first.
 function Manager:list_checkpoints()
   arguments.check_self(self, Manager, "SimpleCheckPointManager:list_checkpoints")
   local names = {}
   for _, name in ipairs(core.list_directory(self.root_path) or {}) do
-    -- What is still being written, or was when its process ended, has a name of that form.
-    local is_ours = name:sub(1, #self.prefix) == self.prefix and not name:find(".moonflow-", #self.prefix + 1, true)
+    local is_ours = name:sub(1, #self.prefix) == self.prefix and is_time(name:sub(#self.prefix + 1))
     if is_ours and is_whole(self.root_path .. "/" .. name) then names[#names + 1] = name end
   end
   table.sort(names)

@@ -828,6 +828,32 @@ describe("a checkpoint", function()
       { keep = 0 })
   end)
 
+  it("of another prefix, or with a name that a script gave, is none of the manager's", function()
+    define({ 1 })
+    local root = folder .. "/shared"
+    local plain = flow.train.SimpleCheckPointManager(root, { keep = 1 })
+    local best = flow.train.SimpleCheckPointManager(root, { prefix = "snapshot_best_", keep = 1 })
+    best:initialize_or_restore()
+    session.handle():write("w", np.array({ 1 }))
+    local kept = best:save()
+    flow.train.CheckPoint():save(root .. "/snapshot_before_finetuning")
+    flow.train.CheckPoint():save(root .. "/snapshot_20250101_000000_old")
+    plain:save()
+    session.handle():write("w", np.array({ 5 }))
+    local newest = plain:save()
+    assert.truthy(newest:find("^snapshot_%d+_%d+"))
+    assert.same({ newest }, plain:list_checkpoints())
+    assert.same({ kept }, best:list_checkpoints())
+    local all = { newest, "snapshot_20250101_000000_old", "snapshot_before_finetuning", kept }
+    table.sort(all)
+    assert.same(all, core.list_directory(root))
+    assert.equal(kept, best:initialize_or_restore())
+    assert.equal(1, session.handle():read("w"):item())
+    local original = "snapshot_20200101_000000_123456"
+    os.execute(("cd %s && mv %s %s"):format(root, newest, original))
+    assert.equal(original, plain:latest_checkpoint())
+  end)
+
   it("is the newest for the manager though the clock was ahead before", function()
     define({ 1 })
     local many = folder .. "/many"
