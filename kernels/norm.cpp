@@ -32,6 +32,7 @@ Launch prepare_moving_statistics_update(KernelCall& call) {
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [=](const LaunchCall& launch) {
+      if (const float* finite = launch.input<float>(4); finite && *finite == 0) return;
       T *moving_mean = static_cast<T*>(launch.inputs[0]), *moving_variance = static_cast<T*>(launch.inputs[1]);
       const T *mean = launch.input<T>(2), *inv_std = launch.input<T>(3);
       for (int64_t c = 0; c < channels; ++c) {
@@ -319,11 +320,12 @@ void add_moving_statistics_update(Catalog& catalog) {
       "  moving_mean = moving_mean * momentum + mean * (1 - momentum)\n"
       "  moving_variance = moving_variance * momentum + var * count / (count - 1) * (1 - momentum)\n"
       "  where var = 1 / inv_std^2 - epsilon. What enters is the unbiased variance, as cuDNN does it.\n"
-      "shapes: all (channels)\n"
-      "dtypes: float32 or float64, all the same\n"
+      "finite, if given, is 0 in a step that is left out: nothing is changed.\n"
+      "shapes: all (channels), but for finite ()\n"
+      "dtypes: float32 or float64, all the same; finite float32\n"
       "defaults: momentum = 0.99, epsilon = 0.001\n"
       "errors: inputs of different types; momentum outside [0, 1]; count below 1";
-  op.inputs = {{"moving_mean"}, {"moving_variance"}, {"mean"}, {"inv_std"}};
+  op.inputs = {{"moving_mean"}, {"moving_variance"}, {"mean"}, {"inv_std"}, {"finite", InputDef::Optional}};
   op.outputs = {};
   op.attrs = {{"momentum", 0.99, "how much of the running statistics stays"},
               epsilon_attr(1e-3),
@@ -332,6 +334,7 @@ void add_moving_statistics_update(Catalog& catalog) {
     require_floating(call, 0, "moving_mean");
     const char* names[] = {"moving_mean", "moving_variance", "mean", "inv_std"};
     for (int i = 1; i < 4; ++i) require_type(call, i, names[i], call.type(0));
+    if (call.has(4)) require_type(call, 4, "finite", f32({}));
     const double momentum = call.attrs.number("momentum");
     require(momentum >= 0 && momentum <= 1, ErrorCode::InvalidArgument, "momentum must be in [0, 1], got ", momentum);
     require(call.attrs.integer("count") >= 1, ErrorCode::InvalidArgument, "count must be at least 1");
@@ -341,7 +344,8 @@ void add_moving_statistics_update(Catalog& catalog) {
   op.cpu = {prepare_moving_statistics_update};
   op.writes = {0, 1};
   const TensorType c = f32({3});
-  op.examples = {{{c, c, c, c}, {{"count", int64_t{8}}}, 0.1, 0.9}};
+  op.examples = {{{c, c, c, c}, {{"count", int64_t{8}}}, 0.1, 0.9},
+                 {{c, c, c, c, f32({})}, {{"count", int64_t{8}}}, 0.1, 0.9}};
   catalog.add(op);
 }
 

@@ -358,9 +358,10 @@ struct MoveStatistics {
   const FaultNote* note;
   T *moving_mean, *moving_variance;
   const T *mean, *inv_std;
+  const float* finite;
   double momentum, epsilon, n;
   MOONFLOW_DEVICE void operator()(int64_t channel) const {
-    if (note->found) return;
+    if (note->found || (finite && *finite == 0)) return;
     const double square = 1 / (double{inv_std[channel]} * inv_std[channel]) - epsilon;
     const double unbiased = (square < 0 ? 0 : square) * n / (n > 2 ? n - 1 : 1);
     moving_mean[channel] = static_cast<T>(moving_mean[channel] * momentum + mean[channel] * (1 - momentum));
@@ -469,7 +470,7 @@ Launch prepare_moving_statistics(KernelCall& call) {
     return [=](const LaunchCall& at) {
       for_each(at.stream, channels,
                MoveStatistics<T>{fault_note(at.stream), static_cast<T*>(at.inputs[0]), static_cast<T*>(at.inputs[1]),
-                                 at.input<T>(2), at.input<T>(3), momentum, epsilon, n});
+                                 at.input<T>(2), at.input<T>(3), at.input<float>(4), momentum, epsilon, n});
     };
   });
 }

@@ -264,10 +264,11 @@ local function share(t, updates)
   for i, take_mean in ipairs(take) do take_mean(means[i]) end
 end
 
-local function move_statistics(t)
+-- `finite`: with a dynamic loss scale whether the step is to happen, else nil.
+local function move_statistics(t, finite)
   for _, batch in ipairs(t.statistics) do
-    t:append("moving_statistics_update", { batch.moving[1], batch.moving[2], batch.mean, batch.inv_std }, batch.attrs,
-      batch.name, batch.site)
+    t:append("moving_statistics_update", { batch.moving[1], batch.moving[2], batch.mean, batch.inv_std, finite },
+      batch.attrs, batch.name, batch.site)
   end
 end
 
@@ -369,7 +370,7 @@ function descent.finish(t, site)
   share(t, updates)
   scaling:watch_over(updates)
   descend(t, updates, 1 / (t.losses[1].shape:count() * (scaling.factor or 1)))
-  move_statistics(t)
+  move_statistics(t, scaling.finite)
   count_step(t, updates, scaling:step(), site)
   return watched
 end

@@ -28,7 +28,8 @@ local dynamic_signature = arguments.signature("flow.optimizer.loss_scale.dynamic
     { "multiplier", "finite", 2, text = "what it grows and falls by, above 1" } })
 
 --- A loss scale that finds its own size, for gradients in half precision. A step with an infinity or a NaN in any
---- variable's gradient changes nothing, as if it had not been, and divides the scale by `multiplier` (down to 1).
+--- variable's gradient changes nothing of weights, slots, running statistics and steps, and divides the scale by
+--- `multiplier` (down to 1); what the body itself assigns it does assign.
 --- `increment_period` steps in a row without one multiply it. Scale and count of steps are variables of the session,
 --- and so belong to a checkpoint.
 function loss_scale.policies.dynamic_loss_scale(...)

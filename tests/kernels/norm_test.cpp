@@ -126,6 +126,27 @@ TEST_CASE("an activation behind a batch norm lets a NaN through") {
   CHECK(std::isnan(numbers(session.evaluate("batch_norm_add_relu", {x, one, zero, x})[0])[2]));
 }
 
+TEST_CASE("moving statistics stay as they are in a step that is left out") {
+  Session session = make_session();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor batch = Tensor::of<float>({1}, {nan});
+  Graph graph(session.catalog());
+  const TensorType type = batch.type();
+  const std::vector<ValueId> inputs{graph.variable("mean", type), graph.variable("variance", type),
+                                    graph.feed("batch_mean", type), graph.feed("inv_std", type),
+                                    graph.feed("finite", {DType::Float32, {}})};
+  graph.append("moving_statistics_update", inputs, {{"momentum", 0.5}, {"count", int64_t{2}}});
+  const std::shared_ptr<Plan> plan = session.compile(graph, "test");
+  session.write("mean", Tensor::of<float>({1}, {10}));
+  session.write("variance", Tensor::of<float>({1}, {4}));
+  run(session, plan, {batch, batch, Tensor::of<float>({}, {0})});
+  CHECK(numbers(session.read("mean"))[0] == 10);
+  CHECK(numbers(session.read("variance"))[0] == 4);
+  const Tensor two = Tensor::of<float>({1}, {2});
+  run(session, plan, {two, two, Tensor::of<float>({}, {1})});
+  CHECK(numbers(session.read("mean"))[0] == 6);
+}
+
 TEST_CASE("moving statistics take in the batch's mean and its unbiased variance") {
   Session session = make_session();
   // The batch 1, 3: mean 2, biased variance 1, unbiased 2.

@@ -128,6 +128,29 @@ describe("a dynamic loss scale", function()
     end
   end)
 
+  it("leaves running statistics as they are in a step that is left out, and not what the body assigns", function()
+    local job = flow.global_function {
+      name = "train", type = "train", inputs = { x = tp.Numpy.Placeholder({ 4, 3 }), s = tp.Numpy.Placeholder({}) },
+    } (function(x, s)
+      local counter = flow.get_variable("counter", { shape = {}, initializer = flow.zeros_initializer(),
+                                                     trainable = false })
+      flow.assign_add(counter, 1)
+      local y = flow.layers.batch_normalization(x, { axis = 1, name = "norm" })
+      flow.optimizer.SGD(0.1, { loss_scale_policy = dynamic(1024) }):minimize(flow.layers.dense(y, 1) * s)
+    end)
+    job(feed(1), 1)
+    local mean, variance = read("norm-moving_mean"), read("norm-moving_variance")
+    assert.not_same({ 0, 0, 0 }, mean)
+    job(feed(2), 3e38)  -- with a finite batch
+    job(np.full({ 4, 3 }, math.huge), 1)
+    assert.same(mean, read("norm-moving_mean"))
+    assert.same(variance, read("norm-moving_variance"))
+    assert.equal(1, read(STEP))
+    assert.equal(3, read("counter"))
+    job(feed(2), 1)
+    assert.not_same(mean, read("norm-moving_mean"))
+  end)
+
   it("leaves out a step that overflows, to the bit, and halves", function()
     for name, make in pairs(optimizers) do
       for _, dtype in ipairs { flow.float, flow.double } do

@@ -60,6 +60,9 @@ TEST_CASE("batch normalisation agrees with the CPU in either layout, in float32 
     check("batch_norm_infer", {x, gamma, beta, mean, variance});
     check("batch_norm_infer_grad", {dy, x, gamma, mean, variance});
     beside.check("moving_statistics_update", {beta, variance, mean, inv_std}, {{"count", int64_t{8}}});
+    for (const float finite : {0.0F, 1.0F})
+      beside.check("moving_statistics_update", {beta, variance, mean, inv_std, Tensor::of<float>({}, {finite})},
+                   {{"count", int64_t{8}}});
   }
 }
 
