@@ -58,6 +58,11 @@ local function numbers_alone(...)
   end
 end
 
+-- Of a standard deviation, or a variance.
+local function check_no_negative(signature, name, value)
+  if value < 0 then signature:fail((": %s must be 0 or more, got %g"):format(name, value)) end
+end
+
 local function check_choice(signature, name, value, choices)
   if choices[value] then return end
   local names = arguments.sorted_keys(choices)
@@ -78,10 +83,16 @@ local function define(name, parameters, make)
   end
 end
 
---- The elements of an array, which must not change from here on.
+--- The elements of an array, which must not change from here on. Floating variables round them.
 function initializer.from_array(array)
   local self = new("constant(" .. arguments.describe(array) .. ")", function(_, dtype) return array:astype(dtype) end,
-    function(shape) return array.shape ~= core.shape(shape) and "its value is " .. tostring(array.shape) end)
+    function(shape, dtype)
+      if array.shape ~= core.shape(shape) then return "its value is " .. tostring(array.shape) end
+      if dtype == array.dtype or dtypes.floating[dtype] then return nil end
+      local is_cut = array:astype(dtype):astype(array.dtype) ~= array
+      return is_cut and ("some of its elements are no %s; value:astype(flow.%s) cuts them to be such")
+        :format(dtype, dtype)
+    end)
   self.array = array
   return self
 end
@@ -125,32 +136,41 @@ end
 
 --- Uniform in [minval, maxval); whole numbers in an integer dtype. A `dtype` changes nothing.
 define("random_uniform_initializer", { { "minval", "finite", 0 }, { "maxval", "finite", 1 }, { "dtype", "dtype?" } },
-  function(given)
-    return new("random_uniform(" .. given.minval .. ", " .. given.maxval .. ")", function(_, dtype)
-      if not dtypes.floating[dtype] then
-        return "random_int", { low = given.minval, high = given.maxval }
-      end
-      return uniform(given.minval, given.maxval)
-    end, numbers_alone(given.minval, given.maxval))
+  function(given, signature)
+    local low, high = given.minval, given.maxval
+    if low > high then signature:fail((": minval must not be above maxval, got %g and %g"):format(low, high)) end
+    -- Whole numbers stay below the upper bound, which itself need be none of the dtype.
+    local no_whole = numbers_alone(low, high % 1 == 0 and high - 1 or high)
+    return new("random_uniform(" .. low .. ", " .. high .. ")", function(_, dtype)
+      if not dtypes.floating[dtype] then return "random_int", { low = low, high = high } end
+      return uniform(low, high)
+    end, function(shape, dtype)
+      if dtypes.floating[dtype] then return nil end
+      return low == high and "no whole number lies in it" or no_whole(shape, dtype)
+    end)
   end)
 
 --- Normal with this mean, and the standard deviation `stddev`. A `dtype` changes nothing.
 define("random_normal_initializer", { { "mean", "finite", 0 }, { "stddev", "finite", 1 }, { "dtype", "dtype?" } },
-  function(given)
+  function(given, signature)
+    check_no_negative(signature, "stddev", given.stddev)
     return new("random_normal(" .. given.mean .. ", " .. given.stddev .. ")", function()
       return normal(given.mean, given.stddev)
     end, floating_alone)
   end)
 
 --- Normal, drawn again beyond two standard deviations from the mean, which leaves a deviation of 0.88 * stddev.
-define("truncated_normal_initializer", { { "mean", "finite", 0 }, { "stddev", "finite", 1 } }, function(given)
-  return new("truncated_normal(" .. given.mean .. ", " .. given.stddev .. ")", function()
-    return truncated(given.mean, given.stddev)
-  end, floating_alone)
-end)
+define("truncated_normal_initializer", { { "mean", "finite", 0 }, { "stddev", "finite", 1 } },
+  function(given, signature)
+    check_no_negative(signature, "stddev", given.stddev)
+    return new("truncated_normal(" .. given.mean .. ", " .. given.stddev .. ")", function()
+      return truncated(given.mean, given.stddev)
+    end, floating_alone)
+  end)
 
 --- truncated_normal_initializer with mean 0.
-define("truncated_normal", { { "stddev", "finite", 1 } }, function(given)
+define("truncated_normal", { { "stddev", "finite", 1 } }, function(given, signature)
+  check_no_negative(signature, "stddev", given.stddev)
   return initializer.truncated_normal_initializer(0, given.stddev)
 end)
 
@@ -185,6 +205,7 @@ define("variance_scaling_initializer", {
   { "scale", "finite", 1 }, { "mode", "string", "fan_in" }, { "distribution", "string", "truncated_normal" },
   { "data_format", "string", "" },
 }, function(given, signature)
+  check_no_negative(signature, "scale", given.scale)
   check_choice(signature, "mode", given.mode, modes)
   check_choice(signature, "distribution", given.distribution, distributions)
   return new("variance_scaling(" .. given.scale .. ", " .. given.mode .. ", " .. given.distribution .. ")",

@@ -636,6 +636,14 @@ describe("initialisers", function()
       flow.identity_initializer(0.5), { 2, 2 }, "int32")
     refuses("300 is no int8", flow.constant_initializer(300), { 2 }, "int8")
     refuses("-0.5 is no int64", flow.random_uniform_initializer(-0.5, 3), { 2 }, "int64")
+    refuses("random_uniform(3, 3) does not fit the variable 'v', int64 (2): no whole number lies in it",
+      flow.random_uniform_initializer(3, 3), { 2 }, "int64")
+    refuses("128 is no int8", flow.random_uniform_initializer(0, 129), { 2 }, "int8")
+    refuses("some of its elements are no int8; value:astype(flow.int8) cuts them to be such",
+      flow.constant_initializer(np.array { 1, 2.7 }), { 2 }, "int8")
+    refuses("some of its elements are no uint8", flow.constant_initializer(np.array({ 1, 300 }, "int32")), { 2 }, "uint8")
+    assert.same({ 1, 2 }, first(flow.constant_initializer(np.array { 1, 2 }), { 2 }, "int8"):totable())
+    assert.equal("int8", first(flow.random_uniform_initializer(0, 128), { 2 }, "int8").dtype)
     for _, name in ipairs { "random_normal", "truncated_normal", "xavier_uniform", "kaiming_normal", "orthogonal" } do
       refuses("'v', int32 (2, 2): it draws floating numbers", flow[name .. "_initializer"](), { 2, 2 }, "int32")
     end
@@ -649,6 +657,12 @@ describe("initialisers", function()
       assert.is_false(fine)
       assert.truthy(tostring(problem):find(message, 1, true), tostring(problem))
     end
+    refuses("flow.random_uniform_initializer: minval must not be above maxval, got 0.1 and -0.1",
+      flow.random_uniform_initializer, 0.1, -0.1)
+    refuses("flow.random_normal_initializer: stddev must be 0 or more, got -1", flow.random_normal_initializer, 0, -1)
+    refuses("flow.truncated_normal: stddev must be 0 or more, got -1", flow.truncated_normal, -1)
+    refuses("flow.truncated_normal_initializer: stddev must", flow.truncated_normal_initializer, 0, -1)
+    refuses("flow.variance_scaling_initializer: scale must be 0 or more, got -1", flow.variance_scaling_initializer, -1)
     refuses("must be a number or an ndarray, got a table; np.array(it) makes one", flow.constant_initializer, { 1, 2 })
     refuses("wants an initialiser such as flow.truncated_normal(0.1), got an ndarray float32 (2); "
       .. "flow.constant_initializer(it) makes one", first, np.ones { 2 }, { 2 })
