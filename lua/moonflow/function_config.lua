@@ -23,6 +23,21 @@ local function check_narrow(name, value)
   return value
 end
 
+local function check_count_from_one(name, value)
+  if not arguments.is_size(value) then
+    errors.raise("invalid_argument", name .. " wants a whole number from 1 on, got " .. arguments.describe(value))
+  end
+  return value
+end
+
+local function check_view(name, value)
+  if arguments.kind(value) ~= "view" then
+    errors.raise("invalid_argument", name .. " wants flow.scope.consistent_view() or flow.scope.mirrored_view(), got "
+      .. arguments.describe(value))
+  end
+  return value
+end
+
 -- Options with an effect here. Each gives the key and value to keep in the config, or two of both.
 local effective = {
   default_data_type = function(value)
@@ -39,20 +54,10 @@ local effective = {
     return "default_initializer", initializer.from(value, "default_initializer")
   end,
   default_placement_scope = function(value) return "placement", value end,
-  default_logical_view = function(value) return "view", value end,
-  default_distribute_strategy = function(value) return "view", value end,
-  concurrency_width = function(value)
-    if type(value) ~= "number" or value < 1 then
-      errors.raise("invalid_argument", "concurrency_width wants a number from 1 on, got " .. arguments.describe(value))
-    end
-    return "max_in_flight", value
-  end,
-  kept_plans = function(value)
-    if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
-      errors.raise("invalid_argument", "kept_plans wants a whole number from 1 on, got " .. arguments.describe(value))
-    end
-    return "kept_plans", value
-  end,
+  default_logical_view = function(value) return "view", check_view("default_logical_view", value) end,
+  default_distribute_strategy = function(value) return "view", check_view("default_distribute_strategy", value) end,
+  concurrency_width = function(value) return "max_in_flight", check_count_from_one("concurrency_width", value) end,
+  kept_plans = function(value) return "kept_plans", check_count_from_one("kept_plans", value) end,
   indexed_slices_optimizer_conf = function(value)
     if type(value) ~= "table" then
       errors.raise("invalid_argument", "indexed_slices_optimizer_conf wants a table, got "
@@ -253,6 +258,11 @@ function function_config.settle(given)
   settled.times_convolutions = settled.conv_heuristics == false and not settled.deterministic_convs
   settled.trains = settled.train.primary_lr ~= nil or settled.train.model_update_conf ~= nil
     or settled.train.secondary_lr ~= nil
+  if settled.train.loss_scale_factor and not settled.trains then
+    errors.raise("invalid_argument", "function_config: train.loss_scale_factor is that of the optimizer which "
+      .. "train.primary_lr makes, and there is none; beside an optimizer of flow.optimizer it is an option of that, "
+      .. "flow.optimizer.SGD(0.1, { loss_scale_factor = " .. settled.train.loss_scale_factor .. " })")
+  end
   return settled
 end
 

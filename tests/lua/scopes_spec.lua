@@ -1,4 +1,5 @@
 -- What values and variables are called: names, namespaces and scopes.
+local checks = require "checks"
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
 
@@ -139,5 +140,24 @@ describe("names and scopes", function()
     flow.config.log(nil)
     assert.is_false(fine)
     assert.equal("unsupported", problem.code)
+  end)
+end)
+
+describe("a function_config", function()
+  it("is refused where it would not be followed", function()
+    local function refuses(message, config)
+      checks.refuses(message, function() flow.global_function { function_config = config } (function() end) end)
+    end
+    refuses("concurrency_width wants a whole number from 1 on, got 1.5", { concurrency_width = 1.5 })
+    local views = " wants flow.scope.consistent_view() or flow.scope.mirrored_view(), got "
+    refuses("default_logical_view" .. views .. "'mirrored_view'", { default_logical_view = "mirrored_view" })
+    refuses("default_logical_view" .. views .. "5", { default_logical_view = 5 })
+    refuses("default_logical_view" .. views .. "a function", { default_logical_view = flow.scope.mirrored_view })
+    refuses("default_distribute_strategy" .. views .. "a table", { default_distribute_strategy = {} })
+    flow.global_function { returns = tp.Numpy, function_config = {
+      default_distribute_strategy = flow.distribute.mirrored_strategy() } } (function()
+      assert.is_true(flow.scope.mirrored_view_enabled())
+      return flow.ones({ 1 })
+    end)
   end)
 end)

@@ -186,4 +186,12 @@ describe("config.train", function()
     assert.error_matches(function() flow.function_config():winograd(true, false) end,
       "config:winograd takes one argument, got 2")
   end)
+
+  it("has no loss scale for an optimizer that is made beside it", function()
+    local fine, problem = pcall(trained, { train = { loss_scale_factor = 8 } }, o.SGD(0.1))
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("train.loss_scale_factor is that of the optimizer which train.primary_lr "
+      .. "makes, and there is none; beside an optimizer of flow.optimizer it is an option of that, "
+      .. "flow.optimizer.SGD(0.1, { loss_scale_factor = 8 })", 1, true), tostring(problem))
+  end)
 end)
