@@ -524,16 +524,18 @@ end
 --- Calls `handler` with a value of the job each time it runs from now on, though its body does not watch it.
 --- @param name string       of an op ("conv1": what it gives) or of a blob ("conv1/out_0")
 --- @param handler function  receives one ndarray
+--- @param options? table    every = n: only each n-th run (default 1)
 --- @return Watch            `:off()`, `:on()`, `:every(n)`
 --- @error no value of that name; handler not callable
-function Job:watch(name, handler)
+function Job:watch(name, handler, ...)
   arguments.check_self(self, Job, "job:watch")
   if type(name) ~= "string" then
     errors.raise("invalid_argument", "job:watch: the name must be a string, got " .. arguments.describe(name))
   end
   arguments.check_callable(handler, "job:watch: the handler must be a function")
+  local options = watch.check_options("job:watch", ...)
   self.plan:check_open()
-  local handle = watch.new({ name = name }, handler, "the watch of '" .. name .. "' in " .. self.name)
+  local handle = watch.new({ name = name }, handler, "the watch of '" .. name .. "' in " .. self.name):follow(options)
   attach(self, name, handle)
   return handle
 end

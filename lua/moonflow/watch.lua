@@ -58,6 +58,11 @@ function Watch:every(period)
   return change(self, self.turn.enabled, period)
 end
 
+--- Does what options say.
+function Watch:follow(options)
+  return options and options.every ~= nil and self:every(options.every) or self
+end
+
 --- Is it on?
 function Watch:is_on()
   arguments.check_self(self, Watch, "watch:is_on")
@@ -120,6 +125,23 @@ function watch.new(value, handler, what)
                         turn = { enabled = true, period = 1, count = 0, board = false } }, Watch)
 end
 
+--- The options of a watch, { every = n }, or nil: what stands last in the call of `where`.
+function watch.check_options(where, options, ...)
+  if options ~= nil and type(options) ~= "table" then
+    errors.raise("invalid_argument", where .. ": options must be a table, got " .. arguments.describe(options))
+  end
+  for name in pairs(options or {}) do
+    if name ~= "every" then
+      errors.raise("invalid_argument", where .. " has no option '" .. tostring(name) .. "'"
+        .. arguments.suggestion(name, { "every" }))
+    end
+  end
+  if ... ~= nil then
+    errors.raise("invalid_argument", where .. " takes nothing behind its options, got " .. arguments.describe((...)))
+  end
+  return options
+end
+
 -- ---- flow.watch, flow.watch_diff ----------------------------------------------------------------------------------
 
 local types = { Numpy = true, ListNumpy = true, ListListNumpy = true }
@@ -161,25 +183,18 @@ local function parse(where, value, ...)
     end
     at = at + 1
   end
-  local handler, options = rest[at], rest[at + 1]
-  if type(handler) == "table" and not arguments.is_callable(handler) then handler, options = nil, handler end
-  if options ~= nil then
-    if type(options) ~= "table" then
-      errors.raise("invalid_argument", where .. ": options must be a table, got " .. arguments.describe(options))
-    end
-    for name in pairs(options) do
-      if name ~= "every" then
-        errors.raise("invalid_argument", where .. " has no option '" .. tostring(name) .. "'"
-          .. arguments.suggestion(name, { "every" }))
-      end
-    end
+  local handler = rest[at]
+  if type(handler) == "table" and not arguments.is_callable(handler) then
+    handler = nil
+  else
+    at = at + 1
   end
+  local options = watch.check_options(where, unpack(rest, at, select("#", ...)))
   return t, make_handler(where, dtype, handler, value), options
 end
 
 local function finish(list, value, handler, what, options)
-  local self = watch.new(value, handler, what)
-  if options and options.every then self:every(options.every) end
+  local self = watch.new(value, handler, what):follow(options)
   list[#list + 1] = self
   return self
 end

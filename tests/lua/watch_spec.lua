@@ -1,4 +1,5 @@
 -- flow.watch, flow.watch_diff, flow.watch_scope: what is shown, in which order, and how it is switched.
+local checks = require "checks"
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
 
@@ -385,6 +386,30 @@ describe("a watch from outside", function()
     job(vector(5, 5))
     assert.equal(3, #seen)
     assert.equal(4, inner)
+  end)
+
+  it("takes the options of flow.watch, and neither takes what nothing is made of", function()
+    local function inside(...)
+      local rest = { ... }
+      return flow.global_function { inputs = { x = T }, returns = tp.Numpy } (function(x)
+        flow.watch(x, unpack(rest))
+        return flow.nn.relu(x, { name = "rectified" })
+      end)
+    end
+    local seen, inner = 0, 0
+    local job = inside(function() inner = inner + 1 end, { every = 3 })
+    job:watch("rectified", function() seen = seen + 1 end, { every = 3 })
+    for _ = 1, 6 do job(vector(1, 2)) end
+    assert.same({ 2, 2 }, { seen, inner })
+    local function handler() end
+    checks.refuses("job:watch has no option 'evry'; did you mean 'every'?", job.watch, job, "rectified", handler,
+      { evry = 3 })
+    checks.refuses("job:watch: options must be a table, got 3", job.watch, job, "rectified", handler, 3)
+    checks.refuses("job:watch takes nothing behind its options, got 7", job.watch, job, "rectified", handler, nil, 7)
+    checks.refuses("watch:every wants a whole number from 1 on, got 0", job.watch, job, "rectified", handler,
+      { every = 0 })
+    checks.refuses("flow.watch takes nothing behind its options, got 7", inside, tp.Numpy, handler, { every = 3 }, 7)
+    checks.refuses("flow.watch takes nothing behind its options, got 7", inside, { every = 3 }, 7)
   end)
 
   it("leaves runs under way as they were, and training too", function()
