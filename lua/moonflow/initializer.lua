@@ -34,6 +34,11 @@ function Initializer:op(shape, dtype)
   return op, attrs
 end
 
+--- Does it give the same first values as another one?
+function Initializer:is_like(other)
+  return self == other or self.text == other.text and (not self.array or self.array == other.array)
+end
+
 --- What is wrong with a variable of this shape (a list) and dtype; nil or false where it suits. One that it does not
 --- suit could never be given a value, nor, with it, any other one of the session.
 function Initializer:misfit(shape, dtype)

@@ -15,8 +15,8 @@ local trace = require "moonflow.trace"
 
 local variable = {}
 
--- name -> { name, shape (list), dtype, initializer, regularizer, trainable, seed, site }; of a slot `system` and
--- `moved_by` too
+-- name -> { name, shape (list), dtype, initializer, regularizer, trainable, is_bias, seed, site }; of a slot `system`
+-- and `moved_by` too
 local records = {}
 session.on_close(function() records = {} end)
 
@@ -58,7 +58,8 @@ local function declare(t, given, where)
   -- The latest definition says how to initialise: a job defined again in the REPL may change its mind.
   local record = {
     name = given.name, shape = shape, dtype = dtype, site = known and known.site or site,
-    initializer = given.initializer, seed = given.seed, trainable = given.trainable,
+    initializer = given.initializer, seed = given.seed, trainable = given.trainable, regularizer = given.regularizer,
+    is_bias = given.is_bias,
   }
   t.records[given.name] = record
   t.taken[given.name] = "the variable at " .. (site or "?")
@@ -75,10 +76,27 @@ local signature = arguments.signature("flow.get_variable", {
   { "random_seed", "integer?" }, { "distribute", "any?" }, { "reuse", "boolean", true },
 })
 
--- Of a variable that the job has.
-local function is_trainable(t, name)
-  for _, entry in ipairs(t.variable_list) do
-    if entry.record.name == name then return entry.trainable end
+-- Refuses to be asked for a variable that the job has as one that begins, or is trained, in another way.
+local function check_alike(t, given, where, site)
+  local function fail(what, is, wanted)
+    errors.raise("invalid_argument", ("%s: variable '%s' %s since %s, and is so for the whole job; this asks for %s"
+      ):format(where, given.name, is, site or "?", what .. " = " .. tostring(wanted)))
+  end
+  local record = t.records[given.name]
+  if given.trainable ~= nil and given.trainable ~= record.trainable then
+    fail("trainable", record.trainable and "is trainable" or "is not trainable", given.trainable)
+  end
+  local function check(name, is, wanted, is_alike)
+    if wanted ~= nil and not is_alike then
+      fail(name, is == nil and "has no " .. name or "has " .. name .. " = " .. tostring(is), wanted)
+    end
+  end
+  local init, regularizer = initializer.from(given.initializer, where), given.regularizer
+  check("initializer", record.initializer, init, init and init:is_like(record.initializer))
+  check("regularizer", record.regularizer, regularizer, tostring(regularizer) == tostring(record.regularizer))
+  check("random_seed", record.seed, given.seed, given.seed == record.seed)
+  if given.model_name and (given.model_name == "bias") ~= record.is_bias then
+    fail("model_name", record.is_bias and "has model_name = bias" or "has no model_name = bias", given.model_name)
   end
 end
 
@@ -108,11 +126,7 @@ function variable.get(where, given)
         .. tostring(known.shape) .. " since " .. (known.site or "?") .. ", this asks for " .. dtype .. " "
         .. shape_text(shape))
     end
-    if given.trainable ~= nil and not of_layer and given.trainable ~= is_trainable(t, given.name) then
-      errors.raise("invalid_argument", where .. ": variable '" .. given.name .. "' is "
-        .. (given.trainable and "not trainable" or "trainable") .. " since " .. (known.site or "?")
-        .. ", and is so for the whole job; this asks for trainable = " .. tostring(given.trainable))
-    end
+    if not of_layer then check_alike(t, given, where, known.site) end
     return known
   end
   local init = initializer.from(given.initializer, where) or t.config.default_initializer
@@ -148,6 +162,12 @@ local function adopt(given, t)
   end
   given.shape, given.dtype = known.shape, given.dtype or known.dtype
   if given.trainable == nil then given.trainable = known.trainable end
+  -- In the job itself there is nothing to fill in.
+  if not t.variables[given.name] then
+    given.regularizer = given.regularizer or known.regularizer
+    given.seed = given.seed or known.seed
+    given.model_name = given.model_name or known.is_bias and "bias" or nil
+  end
 end
 
 --- How a variable of this full name that is known already gets its first value, and where it was made; or nil.

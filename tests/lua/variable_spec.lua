@@ -31,6 +31,63 @@ local function names()
   return list
 end
 
+describe("flow.get_variable", function()
+  before_each(flow.clear_default_session)
+
+  local T = tp.Numpy.Placeholder({ 1 })
+  local function first_job(options)
+    flow.global_function { name = "first", inputs = { x = T }, returns = tp.Numpy } (function(x)
+      return x * flow.get_variable("w", options)
+    end)
+  end
+
+  it("of a name alone trains as the job said that has made it", function()
+    first_job { shape = { 1 }, initializer = flow.ones_initializer(), regularizer = flow.regularizers.l2(10) }
+    local train = flow.global_function { name = "train", type = "train", inputs = { x = T }, returns = tp.Numpy } (
+      function(x)
+        flow.get_variable("w")
+        local w = flow.get_variable("w")
+        flow.optimizer.SGD(0.01, { momentum = 0 }):minimize(x * w)
+        return w + 0
+      end)
+    train(np.zeros { 1 })
+    assert.near(0.9, flow.get_all_variables().w:item(), 1e-6)
+    flow.clear_default_session()
+    first_job { shape = { 1 }, initializer = flow.ones_initializer(), model_name = "bias" }
+    local config = flow.function_config()
+    config.train:primary_lr(0)
+    config.train:secondary_lr(0.5)
+    local legacy = flow.global_function { name = "train", inputs = { x = T }, returns = tp.None,
+                                          function_config = config } (function(x)
+      flow.losses.add_loss(x * flow.get_variable("w"))
+    end)
+    legacy(np.ones { 1 })
+    assert.equal(0.5, flow.get_all_variables().w:item())
+  end)
+
+  it("refuses to begin or to train one variable of a job in two ways", function()
+    local made = { shape = { 2 }, initializer = flow.constant_initializer(np.array { 1, 2 }) }
+    local function twice(more)
+      return function()
+        local second = { shape = { 2 } }
+        for key, value in pairs(more) do second[key] = value end
+        flow.global_function { inputs = { x = T }, returns = tp.Numpy } (function(x)
+          return x * flow.get_variable("w", made) + flow.get_variable("w", second)
+        end)
+      end
+    end
+    twice({ initializer = flow.constant_initializer(np.array { 1, 2 }), trainable = true })()
+    checks.refuses("variable 'w' has initializer = constant(an ndarray float32 (2)) since ",
+      twice { initializer = flow.constant_initializer(np.array { 1, 3 }) })
+    checks.refuses("and is so for the whole job; this asks for initializer = constant(0)",
+      twice { initializer = flow.zeros_initializer() })
+    checks.refuses("has no regularizer since ", twice { regularizer = flow.regularizers.l2(1) })
+    checks.refuses("has no random_seed since ", twice { random_seed = 4 })
+    checks.refuses("has no model_name = bias since ", twice { model_name = "bias" })
+    checks.refuses("is trainable since ", twice { trainable = false })
+  end)
+end)
+
 describe("flow.trainable_variables", function()
   before_each(flow.clear_default_session)
 
