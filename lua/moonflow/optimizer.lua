@@ -86,7 +86,8 @@ local scale_parameters = {
   { "loss_scale_factor", "finite?", engine_default = 1,
     text = "what multiplies the loss on the way to the gradients and is divided out of them again" },
   { "loss_scale_policy", "loss_scale?",
-    text = "the same as a policy, such as flow.optimizer.loss_scale.dynamic_loss_scale(), for half precision" },
+    text = "the same as a policy, such as flow.optimizer.loss_scale.dynamic_loss_scale(), for half precision; beside a "
+      .. "loss_scale_factor, as OneFlow has it, it is what counts" },
 }
 local shared_parameters = {
   scale_parameters[1],

@@ -641,7 +641,8 @@ describe("initialisers", function()
     refuses("128 is no int8", flow.random_uniform_initializer(0, 129), { 2 }, "int8")
     refuses("some of its elements are no int8; value:astype(flow.int8) cuts them to be such",
       flow.constant_initializer(np.array { 1, 2.7 }), { 2 }, "int8")
-    refuses("some of its elements are no uint8", flow.constant_initializer(np.array({ 1, 300 }, "int32")), { 2 }, "uint8")
+    refuses("some of its elements are no uint8", flow.constant_initializer(np.array({ 1, 300 }, "int32")), { 2 },
+      "uint8")
     assert.same({ 1, 2 }, first(flow.constant_initializer(np.array { 1, 2 }), { 2 }, "int8"):totable())
     assert.equal("int8", first(flow.random_uniform_initializer(0, 128), { 2 }, "int8").dtype)
     for _, name in ipairs { "random_normal", "truncated_normal", "xavier_uniform", "kaiming_normal", "orthogonal" } do
