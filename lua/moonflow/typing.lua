@@ -55,7 +55,7 @@ local function placeholder(where, family, legacy)
   local signature = arguments.signature(where, {
     { "shape", "list" }, { "dtype", "dtype", "float32" },
     { "batch_axis", "any?", text = "that of the samples, for job:export_onnx(path, { any_batch = true }): 0 when left "
-      .. "out, false for none" },
+      .. "out, negative ones count from the last, false for none" },
   })
   return function(...)
     local values = signature:parse(...)
@@ -68,8 +68,11 @@ local function placeholder(where, family, legacy)
           .. "for flow.typing.ListNumpy.Placeholder" or ""))
       end
     end
+    local batch_axis = values.batch_axis
+    if batch_axis == nil or #shape == 0 and batch_axis == 0 then batch_axis = #shape > 0 and 0 end
+    if batch_axis then batch_axis = signature:axis(batch_axis, #shape) end
     return setmetatable({ family = family, shape = shape, dtype = values.dtype, site = errors.site(),
-                          legacy = legacy, batch_axis = values.batch_axis }, Placeholder)
+                          legacy = legacy, batch_axis = batch_axis }, Placeholder)
   end
 end
 

@@ -93,7 +93,7 @@ describe("a job that is written for any batch", function()
 
   it("has a batch where the placeholder says", function()
     local job = flow.global_function {
-      inputs = { x = Placeholder({ 3, 4 }, { batch_axis = 1 }), scale = Placeholder({ 3 }, { batch_axis = false }) },
+      inputs = { x = Placeholder({ 3, 4 }, { batch_axis = -1 }), scale = Placeholder({ 3 }, { batch_axis = false }) },
       returns = tp.Numpy,
     } (function(x, scale) return flow.transpose(x, { 1, 0 }) * scale end)
     job:export_onnx(path, { outputs = { "y" }, any_batch = true })

@@ -43,6 +43,12 @@ describe("placeholders", function()
     assert.equal(8, #tp.Numpy.Placeholder({ 1, 2, 3, 4, 5, 6, 7, 8 }).shape)
     refuses("entry 2 is -1", tp.Numpy.Placeholder, { 2, -1 })
     refuses("entry 1 is 2.5", tp.Numpy.Placeholder, { 2.5 })
+    local where = "flow.typing.Numpy.Placeholder: "
+    refuses(where .. "an axis is a whole number, got '0'", tp.Numpy.Placeholder, { 2, 3 }, { batch_axis = "0" })
+    refuses(where .. "an axis is a whole number, got 0.5", tp.Numpy.Placeholder, { 2, 3 }, { batch_axis = 0.5 })
+    refuses(where .. "axis 7 is out of range for rank 2", tp.Numpy.Placeholder, { 2, 3 }, { batch_axis = 7 })
+    refuses(where .. "axis 1 is out of range for rank 0", tp.Numpy.Placeholder, {}, { batch_axis = 1 })
+    assert.equal("float32[]", tostring(tp.Numpy.Placeholder({}, { batch_axis = 0 })))  -- as the original's default
     refuses("('dtype') must be a dtype such as flow.float32, got 'float23'", tp.Numpy.Placeholder, { 2 }, "float23")
     refuses("has no option 'dype'; did you mean 'dtype'?", tp.Numpy.Placeholder, { 2 }, { dype = flow.int32 })
   end)

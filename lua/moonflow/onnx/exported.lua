@@ -139,12 +139,6 @@ local function written(job, of, given, signature)
   return { inputs = inputs, outputs = outputs, writer = writer }
 end
 
--- Which axis of a placeholder counts the samples, or nil.
-local function batch_axis_of(placeholder)
-  local axis = placeholder.batch_axis == nil and 0 or placeholder.batch_axis
-  return type(axis) == "number" and axis < #placeholder.shape and axis or nil
-end
-
 -- The graph for a batch of any size, made of what the job's body is for some.
 local function written_for_any_batch(job, given, signature)
   local batch = require "moonflow.onnx.batch"
@@ -152,7 +146,7 @@ local function written_for_any_batch(job, given, signature)
   for i, size in ipairs(batch.sizes) do
     local leaves = {}
     for k, leaf in ipairs(job.leaves) do
-      local axis, shape = batch_axis_of(leaf.placeholder), { unpack(leaf.shape) }
+      local axis, shape = leaf.placeholder.batch_axis, { unpack(leaf.shape) }
       if axis then shape[axis + 1], axes[leaf.name] = size, axis end
       leaves[k] = { name = leaf.name, placeholder = leaf.placeholder, shape = shape }
     end
