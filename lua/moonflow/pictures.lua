@@ -260,6 +260,9 @@ end
 function Pictures:batches(...)
   check_self(self, "pictures:batches")
   local given = batches_signature:parse(...)
+  if given.epoch and given.epoch < 0 then
+    batches_signature:fail(": the epoch must be at least 0, got " .. given.epoch)
+  end
   local manner, workers, seed = reading.manner(given, batches_signature), given.workers, given.shuffle
   if workers and (workers < 0 or workers > 256) then
     batches_signature:fail(": workers is from 0 to 256, got " .. workers)

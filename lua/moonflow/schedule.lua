@@ -120,7 +120,7 @@ local function define(name, parameters, make)
   schedule[name] = function(...)
     local given = signature:parse(...)
     if given.steps and given.steps < 1 then signature:fail(": steps must be at least 1, got " .. given.steps) end
-    for _, word in ipairs { "base_lr", "end_learning_rate", "decay_rate", "power" } do
+    for _, word in ipairs { "base_lr", "end_learning_rate", "decay_rate", "power", "alpha", "beta" } do
       local may_grow = word == "decay_rate" and name == "NaturalExpScheduler"  -- exp(t) is a rate as good as any
       if (given[word] or 0) < 0 and not may_grow then
         signature:fail((": %s must be 0 or more, got %g"):format(word, given[word]))
@@ -141,11 +141,14 @@ local function no_negative(list, name, signature)
   return numbers
 end
 
-local function rising(list)
-  for i = 2, #list do
-    if list[i] <= list[i - 1] then return false end
+-- The steps at which pieces end.
+local function boundaries_of(given, signature)
+  local list = no_negative(given.boundaries, "boundaries", signature)
+  for i, step in ipairs(list) do
+    if step % 1 ~= 0 then signature:fail((": boundaries are steps, whole numbers, got %g"):format(step)) end
+    if i > 1 and step <= list[i - 1] then signature:fail(": boundaries must rise") end
   end
-  return true
+  return list
 end
 
 --- Learning rates by pieces: values[i] up to and including step boundaries[i], with steps from 0 on; the last value
@@ -154,12 +157,11 @@ end
 define("PiecewiseConstantScheduler", {
   { "boundaries", "list" }, { "values", "list", text = "learning rates, one more than boundaries" },
 }, function(given, signature)
-  local boundaries = no_negative(given.boundaries, "boundaries", signature)
+  local boundaries = boundaries_of(given, signature)
   local values = no_negative(given.values, "values", signature)
   if #values ~= #boundaries + 1 then
     signature:fail(": " .. #boundaries .. " boundaries need " .. #boundaries + 1 .. " values, got " .. #values)
   end
-  if not rising(boundaries) then signature:fail(": boundaries must rise") end
   if #boundaries == 0 then return new(nil, values[1], nil, given.warmup) end
   return new("schedule_piecewise_constant", values[1], { boundaries = boundaries, values = values }, given.warmup)
 end)
@@ -171,7 +173,7 @@ define("PiecewiseScalingScheduler", {
     { "scale", "list", text = "a factor of base_lr for each boundary, or one number" },
   },
   function(given, signature)
-    local boundaries = no_negative(given.boundaries, "boundaries", signature)
+    local boundaries = boundaries_of(given, signature)
     local scale = no_negative(given.scale, "scale", signature)
     if type(given.scale) == "number" then
       for i = 2, #boundaries do scale[i] = scale[1] ^ i end
@@ -179,7 +181,6 @@ define("PiecewiseScalingScheduler", {
     if #scale ~= #boundaries then
       signature:fail(": " .. #boundaries .. " boundaries need as many scales, got " .. #scale)
     end
-    if not rising(boundaries) then signature:fail(": boundaries must rise") end
     return new("schedule_piecewise_scaling", given.base_lr,
       { base_lr = given.base_lr, boundaries = boundaries, scale = scale }, given.warmup)
   end)

@@ -621,6 +621,15 @@ describe("schedules", function()
   it("have boundaries that rise", function()
     assert.error_matches(function() o.PiecewiseConstantScheduler({ 3, 3 }, { 1, 2, 3 }) end, "boundaries must rise")
     assert.error_matches(function() o.PiecewiseScalingScheduler(1, { 4, 3 }, { 1, 2 }) end, "boundaries must rise")
+    assert.error_matches(function() o.PiecewiseConstantScheduler({ 37.5 }, { 1, 2 }) end,
+      "PiecewiseConstantScheduler: boundaries are steps, whole numbers, got 37.5")
+    assert.error_matches(function() o.PiecewiseScalingScheduler(1, { 37.5 }, { 1 }) end, "whole numbers, got 37.5")
+  end)
+
+  it("have no rate below 0", function()
+    assert.error_matches(function() o.CosineScheduler(0.1, 10, -1) end,
+      "CosineScheduler: alpha must be 0 or more, got %-1")
+    assert.error_matches(function() o.LinearCosineScheduler(0.1, 10, 0.5, 0, -1) end, "beta must be 0 or more, got %-1")
   end)
 
   it("give way to a warm-up while it lasts, and are not shifted by it", function()
