@@ -32,11 +32,13 @@ answer(Log, "a log")
 
 -- ---- lines --------------------------------------------------------------------------------------------------------
 
--- Nine digits tell all float32 apart. JSON has no word for what is not finite.
+-- Nine digits tell all float32 apart, and 17 all float64. JSON has no word for what is not finite.
 local function number_text(x)
   if x - x ~= 0 then return "null" end
   if x % 1 == 0 and x >= -2 ^ 53 and x <= 2 ^ 53 then return ("%.0f"):format(x) end
-  return ("%.9g"):format(x)
+  local short = ("%.9g"):format(x)
+  if tonumber(short) == x or core.array(x, "float32"):item() == x then return short end
+  return ("%.17g"):format(x)
 end
 
 local function rounded(x) return tonumber(number_text(x)) end
@@ -289,6 +291,12 @@ end
 -- (pictures, channels, height, width), whatever of the usual forms it comes in.
 local function pictures_of(array)
   local shape = array.shape
+  -- Filters of a layer, which are square, are so narrow, but no pictures.
+  if array.rank == 3 and (shape[2] == 3 or shape[2] == 4) and shape[1] > shape[2] then
+    errors.raise("shape_mismatch", ("log:images: %s is one colour picture with its channels last, or %d pictures of %d "
+      .. "columns; np.expand_dims(it, 0) is the one (with 1 or 3 channels), and np.expand_dims(it, 1) are the others")
+      :format(tostring(shape), shape[0], shape[2]))
+  end
   if array.rank == 2 then return array:reshape({ 1, 1, shape[0], shape[1] }) end
   if array.rank == 3 then return array:reshape({ shape[0], 1, shape[1], shape[2] }) end
   if array.rank == 4 and (shape[1] == 1 or shape[1] == 3) then return array end
@@ -347,7 +355,7 @@ local images_signature = arguments.signature("log:images",
 --- least of all to the greatest.
 --- @param name string    what they are called
 --- @param array ndarray  (height, width), (pictures, height, width), or (pictures, channels, height, width) with 1 or 3
----                       channels, which may also come last
+---                       channels, which may also come last; one colour picture is np.expand_dims(picture, 0)
 --- @param step? integer  without one they are of the row that is written next; of several under one name the last
 --- @error no array of such a shape; a closed log
 function Log:images(...)

@@ -114,6 +114,26 @@ describe("a log", function()
     assert.same({ step = 1, fine = 1, not_finite = { nan = "nan", inf = "inf", minus = "-inf" } }, rows_of(path)[2])
   end)
 
+  it("keeps all digits of a number of the script", function()
+    local log = flow.log.open(path)
+    log:write { seconds_of_day = 0.1234567890123, share = 0.98, third = 1 / 3 }
+    assert.same({ step = 0, seconds_of_day = 0.1234567890123, share = 0.98, third = 1 / 3 }, rows_of(path)[1])
+    assert.truthy(process.read(path .. "/metrics.jsonl"):find('"share":0.98,', 1, true))
+  end)
+
+  it("asks what an array is that may be one colour picture", function()
+    local log = flow.log.open(path)
+    fails("log:images: (64, 48, 3) is one colour picture with its channels last, or 64 pictures of 3 columns; "
+      .. "np.expand_dims(it, 0) is the one", log.images, log, "p", np.zeros({ 64, 48, 3 }))
+    fails("(64, 48, 4) is one colour picture", log.images, log, "p", np.zeros({ 64, 48, 4 }))
+    log:images("p", np.expand_dims(np.zeros({ 64, 48, 3 }), 0), 0)
+    log:images("p", np.expand_dims(np.zeros({ 2, 48, 3 }), 1), 0)
+    log:images("filters", np.zeros({ 8, 3, 3 }), 0)
+    local counts = {}
+    for i, record in ipairs(of_kind(path, "images")) do counts[i] = record.count end
+    assert.same({ 1, 2, 8 }, counts)
+  end)
+
   it("refuses what is no number, with the script's line and a way to go", function()
     local log = flow.log.open(path)
     local problem = fails("log:write: 'loss' must be a number", log.write, log, { loss = np.zeros({ 4 }) })
