@@ -63,7 +63,8 @@ prompt and `flow.help` explain them: written by `docs/write_reference.lua`. What
 [ops.md](ops.md).
 
 Where a call is shown with defaults, any parameter may be positional, in the order given, or a key of a trailing table.
-One in brackets may be left out, and so may one with a default. A method is called with a colon.
+One in brackets may be left out, and so may one with a default. A method is called with a colon. Of the optimizers whose
+parameters OneFlow has in another order only the first are positional: two of SGD and SGDW, four of LAMB, five of AdamW.
 ]])
 print(table.concat(headings, ",\n"))
 for _, folder in ipairs(sorted(folders)) do

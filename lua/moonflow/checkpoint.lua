@@ -60,7 +60,6 @@ local function metadata_in(texts)
 end
 
 local function write(where, path, values, overwrite, metadata)
-  check_any(where, values)
   local texts = noted(where, metadata)
   if is_file(path) then
     local there = not overwrite and io.open(path, "rb")
@@ -81,7 +80,8 @@ local save_values_signature = arguments.signature("flow.checkpoint.save",
   { { "path", "string" }, { "values", "dictionary?" }, { "overwrite", "boolean", false }, { "metadata", "any?" } })
 
 --- Writes arrays by name, as CheckPoint:save writes variables.
---- @param path string          a folder to make, or one file, when it ends in ".safetensors"
+--- @param path string          a folder to make, or one file, when it ends in ".safetensors"; the folder it is in must
+---                             be there
 --- @param values? table        { name = ndarray }; default: all variables
 --- @param overwrite? boolean   true replaces what is there
 --- @param metadata? table      as of CheckPoint:save
@@ -91,7 +91,12 @@ function checkpoint.save(...)
   local is_options = more == nil and type(values) == "table"
     and (type(values.overwrite) == "boolean" or type(values.metadata) == "table")
   local given = is_options and save_values_signature:parse(path, nil, values) or save_values_signature:parse(...)
-  write("flow.checkpoint.save", given.path, given.values or variable.values(true), given.overwrite, given.metadata)
+  if given.values and next(given.values) == nil then
+    save_values_signature:fail ": the table of arrays is empty, and there is nothing to write"
+  end
+  local all = given.values or variable.values(true)
+  check_any("flow.checkpoint.save", all)
+  write("flow.checkpoint.save", given.path, all, given.overwrite, given.metadata)
 end
 
 -- A step that a job counts has the job's name, so that it may be in a checkpoint of another network.
@@ -121,8 +126,8 @@ end
 local get_signature = arguments.signature("flow.checkpoint.get", { { "path", "string" }, { "slots", "boolean", true } })
 
 --- The arrays of a checkpoint folder or a safetensors file, whatever jobs there are: { name = ndarray }. Of a file of
---- others, bool is int8, int16 and uint16 are int32, uint32 and uint64 int64. Others, as floats of 8 bits and complex
---- numbers, are left out: to ask for one by its name is an error.
+--- others, bool is int8, int16 and uint16 are int32, uint32 and uint64 int64. Others, as floats of 8 bits, complex
+--- numbers and a uint64 from 2^63 on, are left out: to ask for one by its name is an error.
 --- @param slots? boolean  default true; false leaves out what optimizers remember and the steps of train jobs, which
 ---                        their names tell: `flow.load_variables(flow.checkpoint.get(path, { slots = false }))`
 --- @return table<string,ndarray>
@@ -203,17 +208,20 @@ local save_signature = arguments.signature("CheckPoint:save",
 
 --- Writes all variables, after the runs submitted so far, for which it waits. Whatever goes wrong, a checkpoint that
 --- was there stays whole. Several processes may save to one place: each replaces all of what another has saved.
---- @param path string         the directory to make; one file in the safetensors format, for Python among others, when
----                            it ends in ".safetensors"
+--- @param path string         the directory to make, in one that is there; one file in the safetensors format, for
+---                            Python among others, when it ends in ".safetensors"
 --- @param overwrite? boolean  true replaces a checkpoint that is there; default: refuse a directory that is not empty
 --- @param slots? boolean      default true; false leaves out what optimizers remember and the steps of train jobs,
 ---                            which a program that only predicts does not need
 --- @param metadata? table     what else belongs to the model, for flow.checkpoint.metadata: words, sizes, names. Of
----                            strings, numbers, booleans and tables of them, lists or by names; it is kept as JSON
+---                            strings, finite numbers, booleans and tables of them, lists without holes or by names;
+---                            it is kept as JSON
 function CheckPoint:save(...)
   arguments.check_self(self, CheckPoint, "CheckPoint:save")
   local given = save_signature:parse(...)
-  write("CheckPoint:save", given.path, variable.values(given.slots), given.overwrite, given.metadata)
+  local values = variable.values(given.slots)
+  check_any("CheckPoint:save", values)
+  write("CheckPoint:save", given.path, values, given.overwrite, given.metadata)
 end
 
 -- What `path` has of the variables wanted, or all of a file; the seed it was made with; a table by all of its names;

@@ -194,8 +194,9 @@ end
 --- the body's parameters, or by name, `job { x = a }`.
 --- @param spec? table     type ("predict" by default, or "train"), inputs (placeholders, by the names of the body's
 ---                        parameters), returns (a type such as tp.Numpy, tp.None, tp.Tuple { tp.Numpy, tp.Numpy } or
----                        tp.Callback[tp.Numpy]; left out, a call gives a Pending of what the body returns), name,
----                        placement (of all ops outside of a flow.scope.placement), function_config;
+---                        tp.Callback[tp.Numpy]; left out, a call gives a Pending of what the body returns, or where
+---                        that is nothing is as one of tp.None), name, placement (of all ops outside of a
+---                        flow.scope.placement), function_config;
 ---                        or a function_config of the oldest dialect; or the type, with a function_config and such
 ---                        a table behind it: `flow.global_function("train", config, { inputs = ..., returns = R })`
 --- @param inputs? table   after a function_config: the inputs

@@ -160,7 +160,7 @@ mnist_signature:instead {
 --- @param data_format? string        "NCHW" or "NHWC" (batch, 28, 28, 1)
 --- @param dir? string                the folder with the files
 --- @param shuffle? integer           a seed: the training batches come in another order in every epoch
---- @param drop_last? boolean         a rest that fills no batch: left out (true) or a shorter batch (false)
+--- @param drop_last? boolean         a rest that fills none: left out (true), a shorter batch (false), else an error
 --- @param train_examples? integer    only the first so many; so for test_examples
 --- @param synthetic? boolean|integer  synthetic digits in any case; a number is their seed
 --- @return Dataset, Dataset

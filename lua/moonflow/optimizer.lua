@@ -402,6 +402,7 @@ local minimize_signature = arguments.signature("minimize", { { "loss", "any" } }
 
 --- Makes the job minimise the mean over all elements of a loss, or the sum of the means of several alike.
 --- @param loss Blob|table  a blob or a list of blobs
+--- @error a loss of another dtype than float32 and float64; flow.cast(loss, flow.float) makes it one
 function Optimizer:minimize(loss, ...)
   arguments.check_self(self, Optimizer, "optimizer:minimize")
   local where = self.where .. ":minimize"

@@ -69,7 +69,7 @@ function scope.new_placement(device, ids, where)
   return setmetatable({ device = device, ids = table.concat(list, ",") }, Placement)
 end
 
---- Places the ops made by `body` on a device. Without a body it gives the placement, for
+--- Places the ops made by `body` on a device. Outside of a job, without a body, it gives the placement, for
 --- function_config's default_placement_scope.
 function scope.placement(device, ids, body)
   if body == nil and type(ids) == "function" then ids, body = nil, ids end

@@ -720,6 +720,7 @@ describe("a checkpoint", function()
     raises("not_found", "cannot make the folder '/proc/x'", function() flow.checkpoint.save("/proc/x", values) end)
     local none = "there are no variables; define the job"
     raises("wrong_state", none, flow.checkpoint.save, folder .. "/none")
+    refuses("flow.checkpoint.save: the table of arrays is empty", flow.checkpoint.save, folder .. "/none", {})
     raises("wrong_state", none, function() flow.train.CheckPoint():save(folder .. "/none") end)
   end)
 
