@@ -20,6 +20,22 @@ function Generator:__tostring()
   return ("a generator of seed %d after %d draws"):format(self.seed, self.draws)
 end
 
+local MOST = 2 ^ 53  -- up to there every whole number is one of Lua's
+
+-- A seed beyond that would be the same as others near it.
+local function is_seed(value)
+  return type(value) == "number" and value % 1 == 0 and value >= -MOST and value <= MOST
+end
+
+--- A generator of this seed. `called` is what was given it.
+function generator.of_seed(seed, called)
+  if not is_seed(seed) then
+    fail("invalid_argument", ("%s wants a whole number as seed, got %s"):format(called, arguments.describe(seed))
+      .. (type(seed) == "number" and seed % 1 == 0 and "; up to 2^53 each is one of Lua's" or ""))
+  end
+  return setmetatable({ seed = seed, draws = 0 }, Generator)
+end
+
 -- Draws are counted: the seed and the number of a draw give its values, whatever was drawn before.
 -- Without a shape a draw is one number.
 function Generator:draw(op, given, attrs, called)
@@ -29,8 +45,6 @@ function Generator:draw(op, given, attrs, called)
   local result = evaluate(op, { seed, step }, attrs, called)
   return given.shape and result or result:item()
 end
-
-local MOST = 2 ^ 53  -- up to there every whole number is one of Lua's
 
 -- The same of one number of the dtype that is not said, which takes no array, and leaves nothing to collect. `draw` is
 -- a function of the core, and `a` and `b` are what it is given by.
@@ -99,16 +113,17 @@ end
 --- What the draws to come depend on, int64 (2): the seed and how many draws there have been. Kept beside a checkpoint,
 --- it lets a script that is started again go on with the draws that it would have had:
 --- `np.save("draws", np.random.get_state())`, and then `np.random.set_state(np.load("draws.npy"))`.
-function Generator:get_state()
+function Generator:get_state(...)
+  if select("#", ...) > 0 then fail("invalid_argument", "np.random.get_state takes no arguments") end
   return core.array({ self.seed, self.draws }, "int64")
 end
 
-local state_signature = signature("np.random.set_state", { { "state", "any" } })
---- Goes on with the draws that followed when `get_state` gave this state.
+local set_state_signature = signature("np.random.set_state", { { "state", "any" } })
+--- Goes on with the draws that followed when `get_state` gave this state, which may be a list of its two numbers.
 --- @return nil
 function Generator:set_state(...)
-  local state = as_array(state_signature:parse(...).state, "np.random.set_state")
-  if #state.shape ~= 1 or #state ~= 2 or state[0] % 1 ~= 0 or state[1] % 1 ~= 0 or state[1] < 0 then
+  local state = as_array(set_state_signature:parse(...).state, "np.random.set_state", "int64")
+  if #state.shape ~= 1 or #state ~= 2 or not is_seed(state[0]) or not is_seed(state[1]) or state[1] < 0 then
     fail("invalid_argument", "np.random.set_state wants what np.random.get_state gives, two whole numbers")
   end
   self.seed, self.draws = state[0], state[1]

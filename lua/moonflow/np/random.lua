@@ -395,13 +395,19 @@ function Generator:randn(...)
   return self:normal(0, 1, select("#", ...) > 0 and flat_list({ ... }, "np.random.randn") or nil)
 end
 
---- The numbers 0 .. n - 1 in random order, int64; or the rows of an array in random order.
-function Generator:permutation(n)
+local permutation_signature = signature("np.random.permutation", { { "n", "any" }, { "axis", "integer", 0 } })
+--- The numbers 0 .. n - 1 in random order, int64; or the rows of an array, or its slices along another axis.
+function Generator:permutation(n, ...)
   arguments.check_self(self, Generator, "generator:permutation")
-  if is_array(n) then return n:take(self:permutation(#n), 0) end
+  local axis = select("#", ...) > 0 and permutation_signature:parse(n, ...).axis or 0
+  if is_array(n) then
+    axis = permutation_signature:axis(axis, n.rank)
+    return n:take(self:permutation(n.shape[axis]), axis)
+  end
   if type(n) ~= "number" or n < 0 or n % 1 ~= 0 then
     fail("invalid_argument", "np.random.permutation wants an array or how many numbers, got " .. arguments.describe(n))
   end
+  permutation_signature:axis(axis, 1)
   if n == 0 then return core.empty("int64", { 0 }) end
   -- Zeros, as memory that nothing has been written to may hold what LuaJIT reads as no number.
   local chances, order = self:uniform(0, 1, { n }, "float64"), core.zeros("float64", { n })
@@ -414,14 +420,18 @@ function Generator:permutation(n)
   return order:astype("int64")
 end
 
---- Puts the rows of an array, or the entries of a list, in random order, in their own place: that of `permutation`.
+local shuffle_signature = signature("np.random.shuffle", { { "a", "any" }, { "axis", "integer", 0 } })
+--- Puts the rows of an array, or its slices along another axis, or the entries of a list in random order, in their own
+--- place: the order of `permutation`.
 --- @return nil
-function Generator:shuffle(a)
+function Generator:shuffle(a, ...)
   arguments.check_self(self, Generator, "generator:shuffle")
+  local axis = select("#", ...) > 0 and shuffle_signature:parse(a, ...).axis or 0
   if not is_array(a) and (type(a) ~= "table" or getmetatable(a)) then
     fail("invalid_argument", "np.random.shuffle wants an array or a list, got " .. arguments.describe(a))
   end
-  if is_array(a) then return a:set("...", self:permutation(a)) end
+  axis = shuffle_signature:axis(axis, is_array(a) and a.rank or 1)
+  if is_array(a) then return a:set("...", self:permutation(a, axis)) end
   local before = {}
   for i, entry in ipairs(a) do before[i] = entry end
   for i, place in ipairs(self:permutation(#a):totable()) do a[i] = before[place + 1] end
@@ -468,16 +478,24 @@ local function without_replacement(generator, n, count, sums)
   return equally_likely(generator, n, count)
 end
 
+local function row_of(rows, place)
+  local row = rows and rows[place] or place
+  return is_array(row) and row:copy() or row
+end
+
 local choice_signature = signature("np.random.choice",
   { { "a", "any" }, { "shape", "list?" }, { "replace", "boolean", true }, { "p", "any?" } })
---- Draws from the numbers 0 .. a - 1, int64, or from the rows of an array; without a shape, one. `p` has the chance of
---- each, and all are equal without it. `replace = false` draws none twice.
+--- Draws from the numbers 0 .. a - 1, int64, or copies of the rows of an array; without a shape, one. Of a list of
+--- numbers one draw is the number itself, and several are those of the array that np.array makes of it. `p` has the
+--- chance of each, and all are equal without it. `replace = false` draws none twice.
 --- @return any
 --- @error chances below 0, that do not add up to 1 or are not as many; more without replacement than there are
 function Generator:choice(...)
   arguments.check_self(self, Generator, "generator:choice")
   local given = choice_signature:parse(...)
-  local rows = type(given.a) ~= "number" and as_array(given.a, "np.random.choice") or nil
+  local of_numbers = type(given.a) == "table" and type(given.a[1]) == "number"
+  local rows = type(given.a) ~= "number"
+    and as_array(given.a, "np.random.choice", not given.shape and of_numbers and "float64" or nil) or nil
   local n = rows and rows.shape[0] or given.a
   if not n or n < 1 or n % 1 ~= 0 then
     fail("invalid_argument", "np.random.choice wants an array with a row, or how many numbers, got "
@@ -486,24 +504,15 @@ function Generator:choice(...)
   local shape, count = given.shape and flat_list(given.shape) or {}, 1
   for _, size in ipairs(shape) do count = count * size end
   if not given.shape and given.replace and given.p == nil then
-    local place = self:randint(n)
-    return rows and rows[place] or place
+    return row_of(rows, self:randint(n))
   end
   local sums = given.p ~= nil and summed_chances(given.p, n, "np.random.choice") or nil
   local places = (given.replace and with_replacement or without_replacement)(self, n, count, sums)
   if not given.shape then
-    local place = places:item()
-    return rows and rows[place] or place
+    return row_of(rows, places:item())
   end
   places = places:reshape(shape)
   return rows and rows:take(places, 0) or places
-end
-
-local function generator_of(seed, called)
-  if type(seed) ~= "number" or seed % 1 ~= 0 then
-    fail("invalid_argument", called .. " wants a whole number as seed, got " .. arguments.describe(seed))
-  end
-  return setmetatable({ seed = seed, draws = 0 }, Generator)
 end
 
 local MOST_SEED = 2 ^ 53  -- up to there every whole number is one of Lua's
@@ -513,14 +522,15 @@ local MOST_SEED = 2 ^ 53  -- up to there every whole number is one of Lua's
 local shared
 
 local function shared_generator_of(seed, called)
-  shared = generator_of(seed, called)
+  shared = generators.of_seed(seed, called)
   shared.seed = (seed + MOST_SEED / 2) % MOST_SEED
 end
 
---- Sets the seed of np.random alone.
+local seed_signature = signature("np.random.seed", { { "seed", "any" } })
+--- Sets the seed of np.random alone: a whole number up to 2^53.
 --- @return nil
-function random.seed(seed)
-  shared_generator_of(seed, "np.random.seed")
+function random.seed(...)
+  shared_generator_of(seed_signature:parse(...).seed, "np.random.seed")
 end
 random_seed.on_set(random.seed)
 
@@ -529,14 +539,16 @@ local function of_all_scripts()
   return shared
 end
 
+local default_rng_signature = signature("np.random.default_rng", { { "seed", "any?" } })
 --- A generator of its own: equal seeds give equal draws, other ones than np.random does after flow.set_seed with that
---- seed. `np.random.default_rng(7):uniform(-1, 1, { 5 })`. Without a
---- seed it has one that np.random draws, so that all of them differ, and follow flow.set_seed.
+--- seed. `np.random.default_rng(7):uniform(-1, 1, { 5 })`. Without a seed it has one that np.random draws, so that all
+--- of them differ, and follow flow.set_seed.
 --- @return Generator
---- @error a seed that is no whole number; none in the body of a job
-function random.default_rng(seed)
+--- @error a seed that is no whole number up to 2^53; none in the body of a job
+function random.default_rng(...)
+  local seed = default_rng_signature:parse(...).seed
   if seed == nil then seed = random.integers(0, MOST_SEED) end
-  return generator_of(seed, "np.random.default_rng")
+  return generators.of_seed(seed, "np.random.default_rng")
 end
 
 for _, name in ipairs({ "get_state", "set_state" }) do
