@@ -15,7 +15,7 @@ local tp = flow.typing
 -- Kinds of arguments, where the word is not the type.
 local KINDS = {
   operand = "moonflow.Operand", operands = "moonflow.Operand[]", finite = "number", dtype = "moonflow.DType",
-  stored = "moonflow.DType|\"int16\"|\"uint16\"",
+  floating = "moonflow.DType", stored = "moonflow.DType|\"int16\"|\"uint16\"",
   numbers = "number|table|moonflow.NdArray",
   list = "number|table", callable = "function", dictionary = "table<string, any>",
   blob = "moonflow.Blob", ndarray = "moonflow.NdArray", initializer = "moonflow.Initializer",

@@ -172,6 +172,7 @@ local checks = {
   finite = { function(value) return type(value) == "number" and value - value == 0 end, "a finite number" },
   callable = { is_callable, "a function" },
   dtype = { dtypes.is, "a dtype such as flow.float32" },
+  floating = { function(value) return dtypes.floating[value] == true end, "a floating dtype such as flow.float32" },
   stored = { dtypes.is_stored, 'a dtype such as flow.float32, or "int16" or "uint16"' },
   list = { function(value)
     local kind = kind_of(value)
@@ -439,7 +440,9 @@ function arguments.hint_of(wanted_kind, value, name)
     return "; write the function itself, such as flow.nn.relu"
   elseif wanted_kind == "initializer" and kind == "function" then
     return "; such a function gives one when it is called, as flow.zeros_initializer() does"
-  elseif (wanted_kind == "dtype" or wanted_kind == "stored") and kind == "string" then
+  elseif wanted_kind == "floating" and dtypes.is(value) then
+    return "; of real numbers :astype makes whole ones"
+  elseif (wanted_kind == "dtype" or wanted_kind == "floating" or wanted_kind == "stored") and kind == "string" then
     local near = dtypes.from_elsewhere[value]
     return near and "; did you mean '" .. near .. "'?" or arguments.suggestion(value, dtypes.names)
   end

@@ -382,6 +382,80 @@ describe("a generator without a seed", function()
   end)
 end)
 
+describe("the dtype of draws", function()
+  it("is a floating one of real numbers", function()
+    local three = { 3 }
+    local function refuses(name, ...)
+      checks.refuses("('dtype') must be a floating dtype such as flow.float32, got 'int32'; of real numbers :astype",
+        np.random[name], ...)
+    end
+    refuses("uniform", 0, 10, three, "int32")
+    refuses("uniform", np.zeros(three), 10, three, "int32")
+    for _, name in ipairs { "random", "standard_normal", "exponential", "rayleigh", "laplace", "lognormal" } do
+      refuses(name, { shape = three, dtype = "int32" })
+    end
+    for _, name in ipairs { "gamma", "pareto", "weibull", "chisquare", "standard_t" } do
+      refuses(name, 2, { shape = three, dtype = "int32" })
+      for _, dtype in ipairs { "float16", "bfloat16", "float64" } do
+        assert.equal(dtype, np.random[name](2, { shape = three, dtype = dtype }).dtype)
+      end
+    end
+    refuses("dirichlet", { 1, 1 }, three, "int32")
+    refuses("multivariate_normal", { 0, 1 }, np.eye(2), three, "int32")
+  end)
+
+  it("holds the counts that are drawn", function()
+    np.random.seed(1)
+    for name, of in pairs { poisson = { 300 }, binomial = { 1000, 0.3 }, geometric = { 1e-9 } } do
+      for _, listed in ipairs { false, true } do
+        local given = { unpack(of) }
+        if listed then given[#given] = { given[#given] } end
+        given[#given + 1] = { shape = { 3, 1 }, dtype = "uint8" }
+        local text = tostring(raises("out_of_range", "np.random." .. name .. ": a draw of ", np.random[name],
+          unpack(given)))
+        assert.truthy(text:find("does not fit uint8; dtype = flow.int64 holds it", 1, true), text)
+      end
+    end
+    raises("out_of_range", "does not fit int64; dtype = flow.float64 holds it", np.random.geometric, 1e-25, { 3 })
+    assert.is_true(np.random.geometric(1e-25, { 3 }, "float64"):min() > 2 ^ 63)
+    assert.equal("uint8", np.random.poisson(3, { 9 }, "uint8").dtype)
+  end)
+end)
+
+describe("what a distribution is given by", function()
+  it("is finite, as a number and in an array", function()
+    local inf, nan = math.huge, 0 / 0
+    for _, value in ipairs { inf, -inf, nan } do
+      for _, name in ipairs { "uniform", "normal", "laplace", "logistic", "gumbel", "lognormal" } do
+        assert.is_false(pcall(np.random[name], value, 1, { 2 }), name)
+        assert.is_false(pcall(np.random[name], { value, 0 }, 1), name)
+        assert.is_false(pcall(np.random[name], { 0, 0 }, value), name)
+      end
+      for _, name in ipairs { "exponential", "pareto", "weibull", "rayleigh", "geometric", "poisson" } do
+        assert.is_false(pcall(np.random[name], value, { 2 }), name)
+        assert.is_false(pcall(np.random[name], { value, 0.5 }), name)
+      end
+      assert.is_false(pcall(np.random.triangular, -1, 0, value, { 2 }))
+      assert.is_false(pcall(np.random.triangular, { value, -1 }, 0, 1))
+    end
+    raises("invalid_argument", "np.random.lognormal: stddev must be at least 0, got -1", function()
+      np.random.lognormal(0, { -1 })
+    end)
+    raises("invalid_argument", "np.random.lognormal: mean must be finite and stddev at least 0", function()
+      np.random.lognormal(0, -1)
+    end)
+  end)
+
+  it("may be as wide as float64 is", function()
+    for _, low in ipairs { -1e308, np.array({ -1e308 }, "float64") } do
+      local drawn = np.random.uniform(low, 1e308, { 1000 }, "float64")
+      assert.is_true(drawn:min() > -1e308 and drawn:min() < -9e307 and drawn:max() > 9e307)
+      drawn = np.random.triangular(low, 0, 1e308, { 1000 }, "float64")
+      assert.is_true(drawn:min() > -1e308 and drawn:min() < -5e307 and drawn:max() > 5e307)
+    end
+  end)
+end)
+
 describe("bounds in arrays", function()
   it("are not reached from below", function()
     np.random.seed(1)

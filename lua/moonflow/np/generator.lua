@@ -2,6 +2,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
@@ -72,7 +73,7 @@ end
 
 -- What a distribution is given by, as float64 arrays where one of them is an array or a list; the shape of the draws is
 -- then that of them together, unless another is given. nil where all are numbers.
-function generator.arrays_of(given, names, called)
+local function arrays_of(given, names, called)
   local are_numbers, arrays = true, {}
   for _, name in ipairs(names) do are_numbers = are_numbers and type(given[name]) == "number" end
   if are_numbers then return nil end
@@ -91,23 +92,62 @@ function generator.arrays_of(given, names, called)
   end
   return arrays, shape
 end
+generator.arrays_of = arrays_of
 
-function generator.check_all(array, bad, name, wanted, called)
+local function check_all(array, bad, name, wanted, called)
   if bad:any() then
     fail("invalid_argument", ("%s: %s must be %s, got %g"):format(called, name, wanted, array[bad]:ravel()[0]))
   end
 end
+generator.check_all = check_all
+
+--- Draws in the dtype that they are asked for in. Counts that an integer dtype does not hold are refused.
+function generator.as_asked(drawn, dtype, called)
+  if drawn.dtype == dtype then return drawn end
+  if not dtypes.floating[dtype] and drawn.nbytes > 0 then
+    local greatest = drawn:max()
+    if greatest >= (dtype == "int64" and 2 ^ 63 or dtypes.most[dtype] + 1) then
+      fail("out_of_range", ("%s: a draw of %.17g does not fit %s; dtype = flow.%s holds it"):format(called, greatest,
+        dtype, greatest < 2 ^ 63 and "int64" or "float64"))
+    end
+  end
+  return ndarray.cast(drawn, dtype)
+end
+local as_asked = generator.as_asked
 
 -- A draw of a distribution made of others: `make(shape)` gives it in double precision, or as int64.
-function generator.composed(given, make)
+function generator.composed(given, called, make)
   local result = make(given.shape and flat_list(given.shape) or { 1 })
-  return given.shape and ndarray.cast(result, given.dtype) or result:item()
+  return given.shape and as_asked(result, given.dtype, called) or result:item()
 end
 
-function generator.check_above_0(value, name, where)
-  if not (value > 0 and value < math.huge) then
-    fail("invalid_argument", ("%s: %s must be above 0, got %g"):format(where, name, value))
+--- Checks what a distribution is given by, a number or an array of float64.
+function generator.check_above_0(value, name, called)
+  if type(value) ~= "number" then
+    check_all(value, 1 - value:gt(0) * value:lt(math.huge), name, "above 0", called)
+  elseif not (value > 0 and value < math.huge) then
+    fail("invalid_argument", ("%s: %s must be above 0, got %g"):format(called, name, value))
   end
+end
+
+--- The same of one that may be any number.
+function generator.check_finite(value, name, called)
+  if type(value) ~= "number" then
+    check_all(value, 1 - (value - value):eq(0), name, "finite", called)
+  elseif value - value ~= 0 then
+    fail("invalid_argument", ("%s: %s must be finite, got %g"):format(called, name, value))
+  end
+end
+
+--- Draws of a normal distribution by the mean and the deviation that a call has given, numbers or arrays.
+function generator.normal(of, given, called)
+  local each, shape = arrays_of(given, { "mean", "stddev" }, called)
+  if not each then return of:draw("random_normal", given, { mean = given.mean, stddev = given.stddev }, called) end
+  local mean, stddev = unpack(each)
+  generator.check_finite(mean, "mean", called)
+  check_all(stddev, 1 - stddev:ge(0) * stddev:lt(math.huge), "stddev", "at least 0", called)
+  local standard = of:draw("random_normal", { shape = shape, dtype = "float64" }, { mean = 0, stddev = 1 }, called)
+  return ndarray.cast(mean + stddev * standard, given.dtype)
 end
 
 --- What the draws to come depend on, int64 (2): the seed and how many draws there have been. Kept beside a checkpoint,

@@ -16,7 +16,7 @@ local signature, flat_list = arguments.signature, arguments.flat_list
 local fail = errors.raise
 
 local Generator, arrays_of, composed = generators.Generator, generators.arrays_of, generators.composed
-local check_all, check_above_0 = generators.check_all, generators.check_above_0
+local as_asked, check_all, check_above_0 = generators.as_asked, generators.check_all, generators.check_above_0
 local two_numbers, whole_bounds = generators.two_numbers, generators.whole_bounds
 
 require "moonflow.np.random_formulas"
@@ -30,7 +30,7 @@ arguments.publish("Generator", "generator", Generator, DRAWS .. " get_state set_
 answer(Generator, "a generator")
 
 local uniform_signature = signature("np.random.uniform",
-  { { "low", "numbers", 0 }, { "high", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "low", "numbers", 0 }, { "high", "numbers", 1 }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Uniform in [low, high). Without a shape one number, or one for each where a bound is an array.
 --- @return any
 --- @error low above high
@@ -42,8 +42,11 @@ function Generator:uniform(...)
   local bounds, shape = arrays_of(given, { "low", "high" }, "np.random.uniform")
   if bounds then
     local low, high = unpack(bounds)
+    generators.check_finite(low, "low", "np.random.uniform")
+    generators.check_finite(high, "high", "np.random.uniform")
     check_all(high, low:gt(high), "high", "at least low", "np.random.uniform")
-    local drawn = ndarray.cast(low + (high - low) * self:uniform(0, 1, shape, "float64"), given.dtype)
+    local u = self:uniform(0, 1, shape, "float64")
+    local drawn = ndarray.cast(np.maximum(low * (1 - u) + high * u, low), given.dtype)  -- high - low may be infinite
     -- What is rounded up to `high` is drawn as seldom as `low` is.
     low, high = ndarray.cast(low, given.dtype), ndarray.cast(high, given.dtype)
     return np.where(drawn:ge(high), low, drawn)
@@ -52,7 +55,7 @@ function Generator:uniform(...)
 end
 
 local normal_signature = signature("np.random.normal",
-  { { "mean", "numbers", 0 }, { "stddev", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "mean", "numbers", 0 }, { "stddev", "numbers", 1 }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Normal with this mean and standard deviation. Without a shape one number, or one for each where one of these is an
 --- array: `np.random.normal(predicted, 0.1)`.
 --- @return any
@@ -61,14 +64,7 @@ function Generator:normal(...)
   arguments.check_self(self, Generator, "generator:normal")
   local centre, deviation = two_numbers(0, 1, ...)
   if centre and deviation >= 0 then return self:draw_one(core.draw_normal, centre, deviation) end
-  local given = normal_signature:parse(...)
-  local of, shape = arrays_of(given, { "mean", "stddev" }, "np.random.normal")
-  if of then
-    local mean, stddev = unpack(of)
-    check_all(stddev, 1 - stddev:ge(0), "stddev", "at least 0", "np.random.normal")
-    return ndarray.cast(mean + stddev * self:normal(0, 1, shape, "float64"), given.dtype)
-  end
-  return self:draw("random_normal", given, { mean = given.mean, stddev = given.stddev }, "np.random.normal")
+  return generators.normal(self, normal_signature:parse(...), "np.random.normal")
 end
 
 -- Whole numbers in [low, high), or in [0, low).
@@ -108,7 +104,7 @@ function Generator:integers(...)
 end
 
 local exponential_signature = signature("np.random.exponential",
-  { { "scale", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "scale", "numbers", 1 }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Exponential with this mean: the times between what happens at random. Without a shape one number, or one for each
 --- where `scale` is an array.
 --- @return any
@@ -118,11 +114,11 @@ function Generator:exponential(...)
   local given = exponential_signature:parse(...)
   local of, of_shape = arrays_of(given, { "scale" }, "np.random.exponential")
   if of then
-    check_all(of[1], 1 - of[1]:gt(0), "scale", "above 0", "np.random.exponential")
+    check_above_0(of[1], "scale", "np.random.exponential")
     return ndarray.cast(of[1] * self:exponential(1, of_shape, "float64"), given.dtype)
   end
   check_above_0(given.scale, "scale", "np.random.exponential")
-  return composed(given, function(shape)
+  return composed(given, "np.random.exponential", function(shape)
     local u = self:uniform(0, 1, shape, "float64")
     return evaluate("log1p", { -u }) * -given.scale
   end)
@@ -151,7 +147,7 @@ local function log_gamma_draws(generator, form, shape)
 end
 
 local gamma_signature = signature("np.random.gamma",
-  { { "form", "number" }, { "scale", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "form", "number" }, { "scale", "number", 1 }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Gamma with this form, which NumPy calls its shape, and scale; its mean is their product. Without a shape one number.
 --- @return any
 --- @error a form or a scale that is not above 0
@@ -160,13 +156,13 @@ function Generator:gamma(...)
   local given = gamma_signature:parse(...)
   check_above_0(given.form, "form", "np.random.gamma")
   check_above_0(given.scale, "scale", "np.random.gamma")
-  return composed(given, function(shape)
+  return composed(given, "np.random.gamma", function(shape)
     return evaluate("exp", { log_gamma_draws(self, given.form, shape) }) * given.scale
   end)
 end
 
 local beta_signature = signature("np.random.beta",
-  { { "a", "number" }, { "b", "number" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "a", "number" }, { "b", "number" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Beta in [0, 1], with mean a / (a + b): the shares that mixup draws. Without a shape one number.
 --- @return any
 --- @error an a or a b that is not above 0
@@ -175,14 +171,14 @@ function Generator:beta(...)
   local given = beta_signature:parse(...)
   check_above_0(given.a, "a", "np.random.beta")
   check_above_0(given.b, "b", "np.random.beta")
-  return composed(given, function(shape)
+  return composed(given, "np.random.beta", function(shape)
     local x, y = log_gamma_draws(self, given.a, shape), log_gamma_draws(self, given.b, shape)
     return evaluate("sigmoid", { x - y })
   end)
 end
 
 local dirichlet_signature = signature("np.random.dirichlet",
-  { { "alpha", "any" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "alpha", "any" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Shares that add up to 1, whose means are in proportion to `alpha`; the smaller these are, the more one share has of
 --- all. So a search tries what its policy thinks little of:
 --- `0.75 * p + 0.25 * np.random.dirichlet(np.full({ #p }, 0.3))`.
@@ -221,12 +217,13 @@ function Generator:binomial(...)
     check_all(of[1], 1 - of[1]:ge(0) * of[1]:le(1), "p", "a chance from 0 to 1", "np.random.binomial")
     local uniform = self:uniform(0, 1, of_shape, "float64")
     local tries = np.full_like(of[1], given.n)
-    return ndarray.cast(counts.binomial_of_each(tries, of[1], uniform, "np.random.binomial"), given.dtype)
+    local drawn = counts.binomial_of_each(tries, of[1], uniform, "np.random.binomial")
+    return as_asked(drawn, given.dtype, "np.random.binomial")
   end
   if not (given.p >= 0 and given.p <= 1) then
     fail("invalid_argument", ("np.random.binomial: p is a chance from 0 to 1, got %g"):format(given.p))
   end
-  return composed(given, function(shape)
+  return composed(given, "np.random.binomial", function(shape)
     return counts.binomial(given.n, given.p, self:uniform(0, 1, shape, "float64"), "np.random.binomial")
   end)
 end
@@ -244,12 +241,12 @@ function Generator:poisson(...)
   if of then
     check_all(of[1], 1 - of[1]:ge(0), "lam", "at least 0", "np.random.poisson")
     local uniform = self:uniform(0, 1, of_shape, "float64")
-    return ndarray.cast(counts.poisson_of_each(of[1], uniform, "np.random.poisson"), given.dtype)
+    return as_asked(counts.poisson_of_each(of[1], uniform, "np.random.poisson"), given.dtype, "np.random.poisson")
   end
   if given.lam ~= given.lam or given.lam < 0 then
     fail("invalid_argument", ("np.random.poisson: lam must be at least 0, got %g"):format(given.lam))
   end
-  return composed(given, function(shape)
+  return composed(given, "np.random.poisson", function(shape)
     return counts.poisson(given.lam, self:uniform(0, 1, shape, "float64"), "np.random.poisson")
   end)
 end
@@ -333,7 +330,7 @@ function Generator:multinomial(...)
 end
 
 local multivariate_signature = signature("np.random.multivariate_normal",
-  { { "mean", "any" }, { "cov", "any" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "mean", "any" }, { "cov", "any" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Normal vectors with this mean and these covariances. By the eigenvectors of `cov`, which may be singular.
 --- shapes: mean (n), cov (n, n) -> (shape..., n), without a shape (n)
 --- @error cov is not symmetric or not finite, or gives a direction a variance below 0
@@ -362,7 +359,7 @@ function Generator:multivariate_normal(...)
   return ndarray.cast(np.matmul(draws, directions:transpose()) + mean, given.dtype)
 end
 
-local random_signature = signature("np.random.random", { { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+local random_signature = signature("np.random.random", { { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Uniform in [0, 1). Without a shape one number.
 --- @return any
 function Generator:random(...)
@@ -372,7 +369,7 @@ function Generator:random(...)
 end
 
 local standard_signature = signature("np.random.standard_normal",
-  { { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Normal with mean 0 and deviation 1. Without a shape one number.
 --- @return any
 function Generator:standard_normal(...)

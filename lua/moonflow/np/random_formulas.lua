@@ -7,17 +7,11 @@ local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 
 local Generator, arrays_of, composed = generators.Generator, generators.arrays_of, generators.composed
-local check_all, check_above_0 = generators.check_all, generators.check_above_0
+local as_asked, check_all, check_above_0 = generators.as_asked, generators.check_all, generators.check_above_0
 local evaluate, cast, signature = ndarray.evaluate, ndarray.cast, arguments.signature
 local fail = errors.raise
 
 local function apply(op, ...) return (evaluate(op, { ... })) end
-
--- Checks what a distribution is given by, a number or an array of float64.
-local function check_positive(value, name, called)
-  if type(value) == "number" then return check_above_0(value, name, called) end
-  check_all(value, 1 - value:gt(0), name, "above 0", called)
-end
 
 -- What the formula makes of a uniform draw in (0, 1) and of what these names are given as in a call of this signature,
 -- numbers or arrays. Without a shape one number, or one for each where one of these is an array. `check` is called with
@@ -32,18 +26,21 @@ local function by_formula(generator, called, names, check, formula, ...)
     -- 0, of which there may be one among 2^53, is as good as half of the next.
     return formula(np.maximum(generator:uniform(0, 1, of_shape, "float64"), 2 ^ -54), unpack(values))
   end
-  return of and cast(draws(shape), given.dtype) or composed(given, draws)
+  return of and as_asked(draws(shape), given.dtype, called.where) or composed(given, called.where, draws)
 end
 
 local function located(called)
   return signature(called,
-    { { "loc", "numbers", 0 }, { "scale", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+    { { "loc", "numbers", 0 }, { "scale", "numbers", 1 }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 end
 
 -- loc + scale * what the formula makes of a uniform draw.
 local function located_draw(generator, called, formula, ...)
   return by_formula(generator, called, { "loc", "scale" },
-    function(_, scale) check_positive(scale, "scale", called.where) end,
+    function(loc, scale)
+      generators.check_finite(loc, "loc", called.where)
+      check_above_0(scale, "scale", called.where)
+    end,
     function(u, loc, scale) return formula(u) * scale + loc end, ...)
 end
 
@@ -85,12 +82,12 @@ end
 
 -- One that is given by one positive number or by an array of such.
 local function of_one(generator, called, name, formula, ...)
-  local function check(value) check_positive(value, name, called.where) end
+  local function check(value) check_above_0(value, name, called.where) end
   return by_formula(generator, called, { name }, check, formula, ...)
 end
 
 local pareto_signature = signature("np.random.pareto",
-  { { "a", "numbers" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "a", "numbers" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Pareto from 0 on (Lomax), P(x > t) = (1 + t)^-a: `1 + np.random.pareto(a)` is the one from 1 on. Without a shape one
 --- number, or one for each where `a` is an array.
 --- @return any
@@ -103,7 +100,7 @@ function Generator:pareto(...)
 end
 
 local weibull_signature = signature("np.random.weibull",
-  { { "a", "numbers" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "a", "numbers" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Weibull, P(x > t) = exp(-t^a): how long things last. Without a shape one number, or one for each where `a` is an
 --- array.
 --- @return any
@@ -116,7 +113,7 @@ function Generator:weibull(...)
 end
 
 local rayleigh_signature = signature("np.random.rayleigh",
-  { { "scale", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "scale", "numbers", 1 }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Rayleigh, the length of two normal numbers of deviation `scale`. Without a shape one number, or one for each where
 --- `scale` is an array.
 --- @return any
@@ -146,7 +143,7 @@ function Generator:geometric(...)
 end
 
 local triangular_signature = signature("np.random.triangular", { { "left", "numbers" }, { "mode", "numbers" },
-  { "right", "numbers" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { "right", "numbers" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- From `left` to `right`, likeliest at `mode`, less so by straight lines. Without a shape one number, or one for each
 --- where one of these is an array.
 --- @return any
@@ -156,19 +153,21 @@ function Generator:triangular(...)
   return by_formula(self, triangular_signature, { "left", "mode", "right" },
     function(left, mode, right)
       left, mode, right = np.asarray(left, "float64"), np.asarray(mode, "float64"), np.asarray(right, "float64")
-      if not (left:le(mode) * mode:le(right) * left:lt(right)):all() then
+      if not (left:le(mode) * mode:le(right) * left:lt(right) * left:gt(-math.huge) * right:lt(math.huge)):all() then
         triangular_signature:fail(": left, mode and right must come in this order, and left be below right")
       end
     end,
     function(u, left, mode, right)
-      local width, rising, falling = right - left, mode - left, right - mode
-      return apply("where", (u * width):lt(rising), apply("sqrt", u * width * rising) + left,
-        -apply("sqrt", (1 - u) * width * falling) + right)
+      -- By halves, as the width may be beyond any number, and by roots, as its square may be.
+      local width, rising, falling = right / 2 - left / 2, mode / 2 - left / 2, right / 2 - mode / 2
+      local root = np.sqrt(width)
+      return apply("where", (u * width):lt(rising), apply("sqrt", u * rising) * root * 2 + left,
+        -apply("sqrt", (1 - u) * falling) * root * 2 + right)
     end, ...)
 end
 
 local lognormal_signature = signature("np.random.lognormal",
-  { { "mean", "numbers", 0 }, { "stddev", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "mean", "numbers", 0 }, { "stddev", "numbers", 1 }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- What has a normal logarithm, with this mean and standard deviation of the logarithm. Without a shape one number, or
 --- one for each where one of these is an array.
 --- @return any
@@ -176,12 +175,14 @@ local lognormal_signature = signature("np.random.lognormal",
 function Generator:lognormal(...)
   arguments.check_self(self, Generator, "generator:lognormal")
   local given = lognormal_signature:parse(...)
-  local logarithm = self:normal(given.mean, given.stddev, given.shape, "float64")
-  return type(logarithm) == "number" and math.exp(logarithm) or cast(apply("exp", logarithm), given.dtype)
+  local dtype = given.dtype
+  given.dtype = "float64"
+  local logarithm = generators.normal(self, given, lognormal_signature.where)
+  return type(logarithm) == "number" and math.exp(logarithm) or cast(apply("exp", logarithm), dtype)
 end
 
 local chisquare_signature = signature("np.random.chisquare",
-  { { "df", "number" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "df", "number" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Chi squared: the sum of the squares of `df` normal numbers, of whatever number above 0. Without a shape one number.
 --- @return any
 --- @error a df that is not above 0
@@ -193,7 +194,7 @@ function Generator:chisquare(...)
 end
 
 local standard_t_signature = signature("np.random.standard_t",
-  { { "df", "number" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+  { { "df", "number" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Student's t with `df` degrees of freedom: normal with tails, the heavier the fewer these are. Without a shape one
 --- number.
 --- @return any
@@ -202,7 +203,7 @@ function Generator:standard_t(...)
   arguments.check_self(self, Generator, "generator:standard_t")
   local given = standard_t_signature:parse(...)
   check_above_0(given.df, "df", "np.random.standard_t")
-  return composed(given, function(shape)
+  return composed(given, "np.random.standard_t", function(shape)
     local squares = self:chisquare(given.df, shape, "float64") / given.df
     return self:normal(0, 1, shape, "float64") / apply("sqrt", squares)
   end)
@@ -222,7 +223,7 @@ function Generator:zipf(...)
     fail("invalid_argument", ("np.random.zipf: a must be above 1, got %g"):format(given.a))
   end
   local most, base = 2 ^ 62, 2 ^ a
-  return composed(given, function(shape)
+  return composed(given, "np.random.zipf", function(shape)
     local result = np.zeros(shape, "float64")
     local pending = result:eq(0)
     while pending:any() do
