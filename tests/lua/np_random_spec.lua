@@ -199,6 +199,7 @@ describe("random arrays", function()
     counts("binomial", 3, 2.1, 10, 0.3, many)
     counts("binomial", 9, 0.9, 10, 0.9, many)
     counts("binomial", 5e5, 2.5e5, 1e6, 0.5, many)
+    counts("binomial", 15e9, 7.5e9, 3e10, 0.5, { 20, 20000 })
     counts("binomial", 7, 0, 7, 1, many)
     counts("binomial", 0, 0, 7, 0, many)
     counts("poisson", 0.2, 0.2, 0.2, many)
@@ -243,6 +244,9 @@ describe("random arrays", function()
       np.random.binomial(1, { 0.5, 1.5 })
     end)
     raises("invalid_argument", "lam must be at least 0, got -1", function() np.random.poisson(-1) end)
+    for _, chance in ipairs { 0.5, { 0.5 } } do
+      raises("out_of_range", "np.random.binomial: the variance is 1.25e+10", np.random.binomial, 5e10, chance)
+    end
     raises("out_of_range", "np.random.poisson: the variance is 1e+11", function() np.random.poisson(1e11) end)
   end)
 

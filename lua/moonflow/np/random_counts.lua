@@ -43,9 +43,10 @@ end
 --- How many of n tries succeed, each with chance p, for each element of a float64 array of draws from [0, 1): int64.
 function counts.binomial(n, p, uniform, called)
   if p > 0.5 then return n - counts.binomial(n, 1 - p, uniform, called) end
-  check_variance(n * p, called)
+  local variance = n * p * (1 - p)
+  check_variance(variance, called)
   local odds = p / (1 - p)
-  local sums, low = summed(min(n, floor((n + 1) * p)), math.sqrt(n * p), n, function(k)
+  local sums, low = summed(min(n, floor((n + 1) * p)), sqrt(variance), n, function(k)
     return (n - k) / (k + 1) * odds
   end)
   return draw(sums, low, uniform)
@@ -54,7 +55,7 @@ end
 --- How often something happens that happens `mean` times on average: int64.
 function counts.poisson(mean, uniform, called)
   check_variance(mean, called)
-  local sums, low = summed(floor(mean), math.sqrt(mean), math.huge, function(k) return mean / (k + 1) end)
+  local sums, low = summed(floor(mean), sqrt(mean), math.huge, function(k) return mean / (k + 1) end)
   return draw(sums, low, uniform)
 end
 
@@ -105,7 +106,8 @@ function counts.binomial_of_each(n, p, uniform, called)
     for i = first, last do
       local tries, chance = all_tries[i], min(chances[i], 1 - chances[i])
       local odds = chance / (1 - chance)
-      local count = drawn(min(tries, floor((tries + 1) * chance)), sqrt(tries * chance), tries, (1 - chance) ^ tries,
+      local deviation = sqrt(tries * chance * (1 - chance))
+      local count = drawn(min(tries, floor((tries + 1) * chance)), deviation, tries, (1 - chance) ^ tries,
         tries * odds, odds, shares[i])
       to[i] = chances[i] > 0.5 and tries - count or count
     end
