@@ -1,6 +1,6 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays and compares them.
 -- What goes element by element is in np/elementwise.lua, and what only whole numbers have in np/whole_numbers.lua; what
--- draws is in np/random.lua and np/random_formulas.lua, what sorts and counts in np/order.lua, what gives and takes
+-- draws is in np/random.lua and the files of that name, what sorts and counts in np/order.lua, what gives and takes
 -- places in np/places.lua, what cuts and repeats in np/shape.lua, what sums up data in np/statistics.lua, what goes
 -- along curves in np/curves.lua and np/polynomials.lua, what reads and writes files in np/files.lua, np/sounds.lua,
 -- np/text.lua and np/torch7.lua, other sizes of pictures in np/pictures.lua; linear algebra is in np/products.lua,

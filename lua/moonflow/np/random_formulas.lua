@@ -181,34 +181,6 @@ function Generator:lognormal(...)
   return type(logarithm) == "number" and math.exp(logarithm) or cast(apply("exp", logarithm), dtype)
 end
 
-local chisquare_signature = signature("np.random.chisquare",
-  { { "df", "number" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
---- Chi squared: the sum of the squares of `df` normal numbers, of whatever number above 0. Without a shape one number.
---- @return any
---- @error a df that is not above 0
-function Generator:chisquare(...)
-  arguments.check_self(self, Generator, "generator:chisquare")
-  local given = chisquare_signature:parse(...)
-  check_above_0(given.df, "df", "np.random.chisquare")
-  return self:gamma(given.df / 2, 2, given.shape, given.dtype)
-end
-
-local standard_t_signature = signature("np.random.standard_t",
-  { { "df", "number" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
---- Student's t with `df` degrees of freedom: normal with tails, the heavier the fewer these are. Without a shape one
---- number.
---- @return any
---- @error a df that is not above 0
-function Generator:standard_t(...)
-  arguments.check_self(self, Generator, "generator:standard_t")
-  local given = standard_t_signature:parse(...)
-  check_above_0(given.df, "df", "np.random.standard_t")
-  return composed(given, "np.random.standard_t", function(shape)
-    local squares = self:chisquare(given.df, shape, "float64") / given.df
-    return self:normal(0, 1, shape, "float64") / apply("sqrt", squares)
-  end)
-end
-
 local zipf_signature = signature("np.random.zipf",
   { { "a", "number" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
 --- Zipf: whole numbers from 1 on, k in proportion to k^-a, as words and things people take are by their rank. Without a
