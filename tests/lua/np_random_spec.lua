@@ -239,10 +239,12 @@ describe("random arrays", function()
       np.random.poisson({ 1, -2 })
     end)
     raises("invalid_argument", "n must be at least 0, got -1", function() np.random.binomial(-1, 0.5) end)
-    raises("invalid_argument", "p is a chance from 0 to 1, got 2", function() np.random.binomial(1, 2) end)
+    raises("invalid_argument", "p must be a chance from 0 to 1, got 2", function() np.random.binomial(1, 2) end)
     raises("invalid_argument", "p must be a chance from 0 to 1, got 1.5", function()
       np.random.binomial(1, { 0.5, 1.5 })
     end)
+    raises("invalid_argument", "n must be whole, got 0.5", function() np.random.binomial(0.5, 0.5) end)
+    raises("invalid_argument", "n must be whole, got 1.5", function() np.random.binomial({ 2, 1.5 }, 0.5) end)
     raises("invalid_argument", "lam must be at least 0, got -1", function() np.random.poisson(-1) end)
     for _, chance in ipairs { 0.5, { 0.5 } } do
       raises("out_of_range", "np.random.binomial: the variance is 1.25e+10", np.random.binomial, 5e10, chance)
@@ -298,7 +300,7 @@ describe("a seed", function()
   it("is all that there is to say of a generator", function()
     checks.refuses("np.random.default_rng takes at most 1 argument (seed), got 2", np.random.default_rng, 7, "PCG64")
     checks.refuses("np.random.seed takes at most 1 argument (seed), got 2", np.random.seed, 7, 8)
-    checks.refuses("np.random.get_state takes no arguments", np.random.get_state, 5)
+    checks.refuses("np.random.get_state takes at most 0 arguments", np.random.get_state, 5)
   end)
 end)
 
@@ -349,7 +351,36 @@ describe("draws that are a formula of others", function()
       assert.is_true(drawn[0] < drawn[1], name)
     end
     assert.equal("(5, 2)", tostring(rng:pareto({ 1, 2 }, { 5, 2 }).shape))
+    local many = { COUNT, 2 }
+    -- For each its draws, and their means and deviations.
+    for name, known in pairs {
+      gamma = { rng:gamma({ 0.5, 9 }, { 1, 2 }, many), { 0.5, 18 }, { root(0.5), 6 } },
+      beta = { rng:beta({ 0.5, 9 }, { 0.5, 1 }, many), { 0.5, 0.9 }, { root(1 / 8), root(0.09 / 11) } },
+      chisquare = { rng:chisquare({ 1, 9 }, many), { 1, 9 }, { root(2), root(18) } },
+      standard_t = { rng:standard_t({ 5, 10 }, many), { 0, 0 }, { root(5 / 3), root(10 / 8) } },
+      zipf = { rng:zipf({ 5, 60 }, many), { 1.0823232 / 1.0369278, 1 }, { 0.2542, 0 } },
+      binomial = { rng:binomial({ 4, 100 }, { 0.5, 0.9 }, many), { 2, 90 }, { 1, 3 } },
+    } do
+      local drawn, means_of, deviations = unpack(known)
+      for i = 1, 2 do
+        assert.near(means_of[i], drawn:mean(0)[i - 1], 5 * deviations[i] / root(COUNT), name)
+      end
+    end
+    raises("invalid_argument", "np.random.beta: b must be above 0, got 0", function() rng:beta({ 1, 2 }, { 1, 0 }) end)
     assert.same({ 1, 1 }, { rng:geometric(1), rng:geometric({ 1 })[0] })
+  end)
+
+  it("are numbers at the least forms, and end where a tail is endless", function()
+    for _, form in ipairs { 1e-310, { 1e-310, 1e-310, 1e-310 } } do
+      local shares = rng:beta(form, 1e-310, { 1000, 3 })
+      assert.is_true((shares:eq(0) + shares:eq(1)):all())
+      assert.near(0.5, shares:mean(), 5 * 0.5 / root(3000))
+    end
+    assert.near(0.25, rng:dirichlet({ 1e-310, 3e-310 }, { 2000 }):mean(0)[0], 5 * root(3 / 16 / 2000))
+    -- Of k from 1 to 2^62 in proportion to 1 / k half are up to 2^31, but for the start of the sums.
+    local ranks = rng:zipf(1 + 1e-12, { 4000 })
+    assert.near(0.5, ranks:lt(2 ^ 31):sum() / 4000, 0.007 + 5 * 0.5 / root(4000))
+    assert.is_true(ranks:min() == 1)
   end)
 
   it("repeat with a seed, from the shared generator too", function()

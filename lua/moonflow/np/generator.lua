@@ -115,28 +115,38 @@ function generator.as_asked(drawn, dtype, called)
 end
 local as_asked = generator.as_asked
 
--- A draw of a distribution made of others: `make(shape)` gives it in double precision, or as int64.
-function generator.composed(given, called, make)
-  local result = make(given.shape and flat_list(given.shape) or { 1 })
-  return given.shape and as_asked(result, given.dtype, called) or result:item()
+--- Draws of a distribution made of others. `make(shape, ...)` gives them in double precision, or as int64, of what
+--- these names are given as, numbers or arrays, and `check` is called with that first. Without a shape one number, or
+--- one for each where one of them is an array.
+function generator.composed(given, names, called, check, make)
+  local each, shape = arrays_of(given, names, called)
+  local values = each or {}
+  if not each then
+    shape = given.shape and flat_list(given.shape) or { 1 }
+    for i, name in ipairs(names) do values[i] = given[name] end
+  end
+  check(unpack(values))
+  local drawn = make(shape, unpack(values))
+  return (each or given.shape) and as_asked(drawn, given.dtype, called) or drawn:item()
 end
 
---- Checks what a distribution is given by, a number or an array of float64.
+--- Checks what a distribution is given by, a number or an array of float64: from `least` to `most`, which is `wanted`.
+function generator.check_range(value, name, least, most, wanted, called)
+  if type(value) ~= "number" then
+    check_all(value, 1 - value:ge(least) * value:le(most), name, wanted, called)
+  elseif not (value >= least and value <= most) then
+    fail("invalid_argument", ("%s: %s must be %s, got %g"):format(called, name, wanted, value))
+  end
+end
+
+local LEAST, GREATEST = 2 ^ -1074, (2 - 2 ^ -52) * 2 ^ 1023  -- of the finite numbers above 0
+
 function generator.check_above_0(value, name, called)
-  if type(value) ~= "number" then
-    check_all(value, 1 - value:gt(0) * value:lt(math.huge), name, "above 0", called)
-  elseif not (value > 0 and value < math.huge) then
-    fail("invalid_argument", ("%s: %s must be above 0, got %g"):format(called, name, value))
-  end
+  generator.check_range(value, name, LEAST, GREATEST, "above 0", called)
 end
 
---- The same of one that may be any number.
 function generator.check_finite(value, name, called)
-  if type(value) ~= "number" then
-    check_all(value, 1 - (value - value):eq(0), name, "finite", called)
-  elseif value - value ~= 0 then
-    fail("invalid_argument", ("%s: %s must be finite, got %g"):format(called, name, value))
-  end
+  generator.check_range(value, name, -GREATEST, GREATEST, "finite", called)
 end
 
 --- Draws of a normal distribution by the mean and the deviation that a call has given, numbers or arrays.
@@ -150,11 +160,12 @@ function generator.normal(of, given, called)
   return ndarray.cast(mean + stddev * standard, given.dtype)
 end
 
+local get_state_signature = signature("np.random.get_state", {})
 --- What the draws to come depend on, int64 (2): the seed and how many draws there have been. Kept beside a checkpoint,
 --- it lets a script that is started again go on with the draws that it would have had:
 --- `np.save("draws", np.random.get_state())`, and then `np.random.set_state(np.load("draws.npy"))`.
 function Generator:get_state(...)
-  if select("#", ...) > 0 then fail("invalid_argument", "np.random.get_state takes no arguments") end
+  get_state_signature:parse(...)
   return core.array({ self.seed, self.draws }, "int64")
 end
 

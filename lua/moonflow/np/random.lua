@@ -16,7 +16,7 @@ local signature, flat_list = arguments.signature, arguments.flat_list
 local fail = errors.raise
 
 local Generator, arrays_of, composed = generators.Generator, generators.arrays_of, generators.composed
-local as_asked, check_all, check_above_0 = generators.as_asked, generators.check_all, generators.check_above_0
+local check_all, check_above_0, check_range = generators.check_all, generators.check_above_0, generators.check_range
 local two_numbers, whole_bounds = generators.two_numbers, generators.whole_bounds
 
 require "moonflow.np.random_formulas"
@@ -113,44 +113,36 @@ local exponential_signature = signature("np.random.exponential",
 function Generator:exponential(...)
   arguments.check_self(self, Generator, "generator:exponential")
   local given = exponential_signature:parse(...)
-  local of, of_shape = arrays_of(given, { "scale" }, "np.random.exponential")
-  if of then
-    check_above_0(of[1], "scale", "np.random.exponential")
-    return ndarray.cast(of[1] * self:exponential(1, of_shape, "float64"), given.dtype)
-  end
-  check_above_0(given.scale, "scale", "np.random.exponential")
-  return composed(given, "np.random.exponential", function(shape)
-    local u = self:uniform(0, 1, shape, "float64")
-    return evaluate("log1p", { -u }) * -given.scale
-  end)
+  return composed(given, { "scale" }, "np.random.exponential",
+    function(scale) check_above_0(scale, "scale", "np.random.exponential") end,
+    function(shape, scale)
+      return evaluate("log1p", { -self:uniform(0, 1, shape, "float64") }) * -scale
+    end)
 end
 
+local MOST = 2 ^ 53  -- up to there every whole number is one of Lua's
+
 local binomial_signature = signature("np.random.binomial",
-  { { "n", "integer" }, { "p", "numbers" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
---- How many of `n` tries succeed, each with chance `p`. Without a shape one number, or one for each where `p` is an
---- array.
+  { { "n", "numbers" }, { "p", "numbers" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
+--- How many of `n` tries succeed, each with chance `p`. Without a shape one number, or one for each where one of these
+--- is an array.
 --- @return any
---- @error n below 0; p outside [0, 1]; a variance above 1e10
+--- @error an n that is no whole number from 0 on; p outside [0, 1]; a variance above 1e10
 function Generator:binomial(...)
   arguments.check_self(self, Generator, "generator:binomial")
-  local given = binomial_signature:parse(...)
-  if given.n < 0 then
-    fail("invalid_argument", ("np.random.binomial: n must be at least 0, got %d"):format(given.n))
-  end
-  local of, of_shape = arrays_of(given, { "p" }, "np.random.binomial")
-  if of then
-    check_all(of[1], 1 - of[1]:ge(0) * of[1]:le(1), "p", "a chance from 0 to 1", "np.random.binomial")
-    local uniform = self:uniform(0, 1, of_shape, "float64")
-    local tries = np.full_like(of[1], given.n)
-    local drawn = counts.binomial_of_each(tries, of[1], uniform, "np.random.binomial")
-    return as_asked(drawn, given.dtype, "np.random.binomial")
-  end
-  if not (given.p >= 0 and given.p <= 1) then
-    fail("invalid_argument", ("np.random.binomial: p is a chance from 0 to 1, got %g"):format(given.p))
-  end
-  return composed(given, "np.random.binomial", function(shape)
-    return counts.binomial(given.n, given.p, self:uniform(0, 1, shape, "float64"), "np.random.binomial")
-  end)
+  local called = "np.random.binomial"
+  return composed(binomial_signature:parse(...), { "n", "p" }, called,
+    function(n, p)
+      check_range(n, "n", 0, MOST, "at least 0", called)
+      check_range(p, "p", 0, 1, "a chance from 0 to 1", called)
+      local part = n % 1
+      if type(n) == "number" and part ~= 0 then fail("invalid_argument", called .. ": n must be whole, got " .. n) end
+      if type(n) ~= "number" then check_all(n, part:ne(0), "n", "whole", called) end
+    end,
+    function(shape, n, p)
+      local draw = type(n) == "number" and counts.binomial or counts.binomial_of_each
+      return draw(n, p, self:uniform(0, 1, shape, "float64"), called)
+    end)
 end
 
 local poisson_signature = signature("np.random.poisson",
@@ -161,19 +153,13 @@ local poisson_signature = signature("np.random.poisson",
 --- @error lam below 0 or above 1e10
 function Generator:poisson(...)
   arguments.check_self(self, Generator, "generator:poisson")
-  local given = poisson_signature:parse(...)
-  local of, of_shape = arrays_of(given, { "lam" }, "np.random.poisson")
-  if of then
-    check_all(of[1], 1 - of[1]:ge(0), "lam", "at least 0", "np.random.poisson")
-    local uniform = self:uniform(0, 1, of_shape, "float64")
-    return as_asked(counts.poisson_of_each(of[1], uniform, "np.random.poisson"), given.dtype, "np.random.poisson")
-  end
-  if given.lam ~= given.lam or given.lam < 0 then
-    fail("invalid_argument", ("np.random.poisson: lam must be at least 0, got %g"):format(given.lam))
-  end
-  return composed(given, "np.random.poisson", function(shape)
-    return counts.poisson(given.lam, self:uniform(0, 1, shape, "float64"), "np.random.poisson")
-  end)
+  local called = "np.random.poisson"
+  return composed(poisson_signature:parse(...), { "lam" }, called,
+    function(lam) check_range(lam, "lam", 0, math.huge, "at least 0", called) end,
+    function(shape, lam)
+      local draw = type(lam) == "number" and counts.poisson or counts.poisson_of_each
+      return draw(lam, self:uniform(0, 1, shape, "float64"), called)
+    end)
 end
 
 -- The sums of the chances up to each of n places, or of however many there are, float64. They are used in proportion.
@@ -469,7 +455,7 @@ local default_rng_signature = signature("np.random.default_rng", { { "seed", "an
 --- @error a seed that is no whole number up to 2^53; none in the body of a job
 function random.default_rng(...)
   local seed = default_rng_signature:parse(...).seed
-  if seed == nil then seed = random.integers(0, MOST_SEED) end
+  if seed == nil then seed = random.integers(0, MOST) end
   return generators.of_seed(seed, "np.random.default_rng")
 end
 

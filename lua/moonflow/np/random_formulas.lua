@@ -1,32 +1,22 @@
 --- Draws of flow.np.random that are a formula of others: mostly the quantile of the distribution at a uniform draw.
 
 local arguments = require "moonflow.arguments"
-local errors = require "moonflow.errors"
 local generators = require "moonflow.np.generator"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 
-local Generator, arrays_of, composed = generators.Generator, generators.arrays_of, generators.composed
-local as_asked, check_all, check_above_0 = generators.as_asked, generators.check_all, generators.check_above_0
+local Generator, composed = generators.Generator, generators.composed
+local check_all, check_above_0 = generators.check_all, generators.check_above_0
 local evaluate, cast, signature = ndarray.evaluate, ndarray.cast, arguments.signature
-local fail = errors.raise
 
 local function apply(op, ...) return (evaluate(op, { ... })) end
 
--- What the formula makes of a uniform draw in (0, 1) and of what these names are given as in a call of this signature,
--- numbers or arrays. Without a shape one number, or one for each where one of these is an array. `check` is called with
--- them first.
+-- What the formula makes of a uniform draw in (0, 1) and of what these names are given as in a call of this signature.
 local function by_formula(generator, called, names, check, formula, ...)
-  local given = called:parse(...)
-  local of, shape = arrays_of(given, names, called.where)
-  local values = of or {}
-  for i, name in ipairs(of and {} or names) do values[i] = given[name] end
-  check(unpack(values))
-  local function draws(of_shape)
+  return composed(called:parse(...), names, called.where, check, function(shape, ...)
     -- 0, of which there may be one among 2^53, is as good as half of the next.
-    return formula(np.maximum(generator:uniform(0, 1, of_shape, "float64"), 2 ^ -54), unpack(values))
-  end
-  return of and as_asked(draws(shape), given.dtype, called.where) or composed(given, called.where, draws)
+    return formula(np.maximum(generator:uniform(0, 1, shape, "float64"), 2 ^ -54), ...)
+  end)
 end
 
 local function located(called)
@@ -182,30 +172,31 @@ function Generator:lognormal(...)
 end
 
 local zipf_signature = signature("np.random.zipf",
-  { { "a", "number" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
---- Zipf: whole numbers from 1 on, k in proportion to k^-a, as words and things people take are by their rank. Without a
---- shape one number. By rejection: L. Devroye, "Non-Uniform Random Variate Generation", 1986, chapter X.6.
+  { { "a", "numbers" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
+--- Zipf: whole numbers from 1 to 2^62, k in proportion to k^-a, as words and things people take are by their rank.
+--- Without a shape one number, or one for each where `a` is an array. By rejection: L. Devroye, "Non-Uniform Random
+--- Variate Generation", 1986, chapter X.6.
 --- @return any
 --- @error an a that is not above 1
 function Generator:zipf(...)
   arguments.check_self(self, Generator, "generator:zipf")
-  local given = zipf_signature:parse(...)
-  local a = given.a - 1
-  if not (a > 0 and a < math.huge) then
-    fail("invalid_argument", ("np.random.zipf: a must be above 1, got %g"):format(given.a))
-  end
-  local most, base = 2 ^ 62, 2 ^ a
-  return composed(given, "np.random.zipf", function(shape)
-    local result = np.zeros(shape, "float64")
-    local pending = result:eq(0)
-    while pending:any() do
-      local x = apply("floor", (1 - self:uniform(0, 1, shape, "float64")) ^ (-1 / a))
-      local more = (1 / x + 1) ^ a
-      local v = self:uniform(0, 1, shape, "float64")
-      local fits = (v * x * (more - 1) * base):le(more * (base - 1)) * x:le(most) * pending
-      result = apply("where", fits, x, result)
-      pending = pending - fits
-    end
-    return result
-  end)
+  local most, log_2 = 2 ^ 62, math.log(2)
+  return composed(zipf_signature:parse(...), { "a" }, zipf_signature.where,
+    function(a) generators.check_range(a, "a", 1 + 2 ^ -52, 2 ^ 1023, "above 1", zipf_signature.where) end,
+    function(shape, a)
+      a = np.asarray(a, "float64") - 1
+      local result = np.zeros(shape, "float64")
+      local pending = result:eq(0)
+      -- What is above u = most^-a comes to most at most. With a near 0 that is next to 1, so all is by what lacks to 1.
+      local width, base = -np.expm1(a * -math.log(most)), np.expm1(a * log_2)
+      while pending:any() do
+        local x = np.floor(np.exp(np.log1p(-self:uniform(0, 1, shape, "float64") * width) / -a))
+        local more = np.expm1(np.log1p(1 / x) * a)
+        local v = self:uniform(0, 1, shape, "float64")
+        local fits = (v * x * more * (base + 1)):le((more + 1) * base) * x:le(most) * pending
+        result = apply("where", fits, x, result)
+        pending = pending - fits
+      end
+      return result
+    end)
 end

@@ -5,17 +5,20 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local generators = require "moonflow.np.generator"
 local ndarray = require "moonflow.ndarray"
+local np = require "moonflow.np.functions"
 
 local Generator, composed, check_above_0 = generators.Generator, generators.composed, generators.check_above_0
 local evaluate, signature, flat_list = ndarray.evaluate, arguments.signature, arguments.flat_list
 local fail = errors.raise
 
--- The logarithms of gamma draws with form `form` and scale 1, by squeezing: G. Marsaglia and W. W. Tsang, "A simple
--- method for generating gamma variables", ACM Transactions on Mathematical Software 2000. Below 1 a draw of form + 1 is
--- brought down, with a small form so far that only its logarithm is a number other than 0.
+-- The logarithms of gamma draws with form `form`, a number or an array of this shape, and scale 1, by squeezing:
+-- G. Marsaglia and W. W. Tsang, "A simple method for generating gamma variables", ACM Transactions on Mathematical
+-- Software 2000. Below 1 a draw of form + 1 is brought down, with a small form so far that only its logarithm is a
+-- number other than 0.
 local function log_gamma_draws(generator, form, shape)
-  local d = (form < 1 and form + 1 or form) - 1 / 3
-  local c = 1 / math.sqrt(9 * d)
+  local is_small = type(form) == "number" and (form < 1 and 1 or 0) or form:lt(1)
+  local d = form + is_small - 1 / 3
+  local c = (d * 9) ^ -0.5
   local result = core.zeros("float64", shape)
   local pending = result:eq(0)
   while pending:any() do
@@ -28,37 +31,53 @@ local function log_gamma_draws(generator, form, shape)
     pending = pending - fits
   end
   result = evaluate("log", { result })
-  if form >= 1 then return result end
-  return result + evaluate("log", { generator:uniform(0, 1, shape, "float64") }) / form
+  if is_small == 0 then return result end
+  local lowered = result + evaluate("log", { generator:uniform(0, 1, shape, "float64") }) / form
+  return is_small == 1 and lowered or evaluate("where", { is_small, lowered, result })
 end
 
+local function check_all_above_0(names, called)
+  return function(...)
+    for i, name in ipairs(names) do check_above_0(select(i, ...), name, called) end
+  end
+end
+
+local GAMMA = { "form", "scale" }
 local gamma_signature = signature("np.random.gamma",
-  { { "form", "number" }, { "scale", "number", 1 }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
---- Gamma with this form, which NumPy calls its shape, and scale; its mean is their product. Without a shape one number.
+  { { "form", "numbers" }, { "scale", "numbers", 1 }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
+--- Gamma with this form, which NumPy calls its shape, and scale; its mean is their product. Without a shape one number,
+--- or one for each where one of these is an array.
 --- @return any
 --- @error a form or a scale that is not above 0
 function Generator:gamma(...)
   arguments.check_self(self, Generator, "generator:gamma")
-  local given = gamma_signature:parse(...)
-  check_above_0(given.form, "form", "np.random.gamma")
-  check_above_0(given.scale, "scale", "np.random.gamma")
-  return composed(given, "np.random.gamma", function(shape)
-    return evaluate("exp", { log_gamma_draws(self, given.form, shape) }) * given.scale
-  end)
+  local called = gamma_signature.where
+  return composed(gamma_signature:parse(...), GAMMA, called, check_all_above_0(GAMMA, called),
+    function(shape, form, scale)
+      return evaluate("exp", { log_gamma_draws(self, form, shape) }) * scale
+    end)
 end
 
+-- What forms are multiplied by of which the greatest is so near to 0 that the logarithms of all draws may be infinite:
+-- there one draw has all, and which one that is depends on their proportions alone.
+local function enlarged(greatest)
+  if type(greatest) == "number" then return greatest < 1e-200 and 1e-200 / greatest or 1 end
+  return np.where(greatest:lt(1e-200), 1e-200 / greatest, 1)
+end
+
+local BETA = { "a", "b" }
 local beta_signature = signature("np.random.beta",
-  { { "a", "number" }, { "b", "number" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
---- Beta in [0, 1], with mean a / (a + b): the shares that mixup draws. Without a shape one number.
+  { { "a", "numbers" }, { "b", "numbers" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
+--- Beta in [0, 1], with mean a / (a + b): the shares that mixup draws. Without a shape one number, or one for each
+--- where one of these is an array: `np.random.beta(won + 1, lost + 1)`.
 --- @return any
 --- @error an a or a b that is not above 0
 function Generator:beta(...)
   arguments.check_self(self, Generator, "generator:beta")
-  local given = beta_signature:parse(...)
-  check_above_0(given.a, "a", "np.random.beta")
-  check_above_0(given.b, "b", "np.random.beta")
-  return composed(given, "np.random.beta", function(shape)
-    local x, y = log_gamma_draws(self, given.a, shape), log_gamma_draws(self, given.b, shape)
+  local called = beta_signature.where
+  return composed(beta_signature:parse(...), BETA, called, check_all_above_0(BETA, called), function(shape, a, b)
+    local by = enlarged(type(a) == "number" and math.max(a, b) or np.maximum(a, b))
+    local x, y = log_gamma_draws(self, a * by, shape), log_gamma_draws(self, b * by, shape)
     return evaluate("sigmoid", { x - y })
   end)
 end
@@ -79,37 +98,39 @@ function Generator:dirichlet(...)
       .. tostring(alpha.shape))
   end
   local shape, logarithms = given.shape and flat_list(given.shape) or {}, {}
-  for i, form in ipairs(alpha:totable()) do
-    check_above_0(form, "each alpha", "np.random.dirichlet")
+  check_above_0(alpha, "each alpha", "np.random.dirichlet")
+  for i, form in ipairs((alpha * enlarged(alpha:max())):totable()) do
     logarithms[i] = log_gamma_draws(self, form, shape)
   end
   return ndarray.cast(evaluate("softmax", { evaluate("stack", logarithms, { axis = -1 }) }), given.dtype)
 end
 
+local DF = { "df" }
 local chisquare_signature = signature("np.random.chisquare",
-  { { "df", "number" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
---- Chi squared: the sum of the squares of `df` normal numbers, of whatever number above 0. Without a shape one number.
+  { { "df", "numbers" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
+--- Chi squared: the sum of the squares of `df` normal numbers, of whatever number above 0. Without a shape one number,
+--- or one for each where `df` is an array.
 --- @return any
 --- @error a df that is not above 0
 function Generator:chisquare(...)
   arguments.check_self(self, Generator, "generator:chisquare")
-  local given = chisquare_signature:parse(...)
-  check_above_0(given.df, "df", "np.random.chisquare")
-  return self:gamma(given.df / 2, 2, given.shape, given.dtype)
+  local called = chisquare_signature.where
+  return composed(chisquare_signature:parse(...), DF, called, check_all_above_0(DF, called), function(shape, df)
+    return evaluate("exp", { log_gamma_draws(self, df / 2, shape) }) * 2
+  end)
 end
 
 local standard_t_signature = signature("np.random.standard_t",
-  { { "df", "number" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
+  { { "df", "numbers" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Student's t with `df` degrees of freedom: normal with tails, the heavier the fewer these are. Without a shape one
---- number.
+--- number, or one for each where `df` is an array.
 --- @return any
 --- @error a df that is not above 0
 function Generator:standard_t(...)
   arguments.check_self(self, Generator, "generator:standard_t")
-  local given = standard_t_signature:parse(...)
-  check_above_0(given.df, "df", "np.random.standard_t")
-  return composed(given, "np.random.standard_t", function(shape)
-    local squares = self:chisquare(given.df, shape, "float64") / given.df
+  local called = standard_t_signature.where
+  return composed(standard_t_signature:parse(...), DF, called, check_all_above_0(DF, called), function(shape, df)
+    local squares = evaluate("exp", { log_gamma_draws(self, df / 2, shape) }) * 2 / df
     return self:normal(0, 1, shape, "float64") / evaluate("sqrt", { squares })
   end)
 end
