@@ -238,7 +238,7 @@ describe("random arrays", function()
     raises("invalid_argument", "np.random.poisson: lam must be at least 0, got -2", function()
       np.random.poisson({ 1, -2 })
     end)
-    raises("invalid_argument", "n must be at least 0, got -1", function() np.random.binomial(-1, 0.5) end)
+    raises("invalid_argument", "n must be from 0 to 2^53, got -1", function() np.random.binomial(-1, 0.5) end)
     raises("invalid_argument", "p must be a chance from 0 to 1, got 2", function() np.random.binomial(1, 2) end)
     raises("invalid_argument", "p must be a chance from 0 to 1, got 1.5", function()
       np.random.binomial(1, { 0.5, 1.5 })
@@ -488,6 +488,25 @@ describe("what a distribution is given by", function()
       drawn = np.random.triangular(low, 0, 1e308, { 1000 }, "float64")
       assert.is_true(drawn:min() > -1e308 and drawn:min() < -5e307 and drawn:max() > 5e307)
     end
+  end)
+end)
+
+describe("errors of draws", function()
+  it("name what was called, not what it draws by", function()
+    local sizes = { -1 }
+    for name, of in pairs { exponential = {}, gamma = { 1 }, poisson = { 1 }, pareto = { { 1, 2 } }, zipf = { 2 },
+                            choice = { 5 }, dirichlet = { { 1, 1 } }, multinomial = { 3, { 1 } },
+                            multivariate_normal = { { 0 }, { { 1 } } } } do
+      of[#of + 1] = { shape = sizes }
+      checks.refuses("np.random." .. name .. ": a size of the shape is a whole number from 0 on, got -1",
+        np.random[name], unpack(of))
+    end
+    checks.refuses("np.random.rand: a size of the shape is a whole number from 0 on, got 2.5", np.random.rand, 2.5)
+    raises("shape_mismatch", "np.random.beta: shapes (2) and (3)", np.random.beta, { 1, 2 }, { 3, 4, 5 })
+    checks.refuses("np.random.choice wants an array with a row, or how many numbers", np.random.choice, np.array(3))
+    checks.refuses("np.random.choice wants an array with a row, or how many numbers", np.random.choice, 2 ^ 60, { 2 })
+    checks.refuses("the mean has elements that are not finite", np.random.multivariate_normal, { 0 / 0 },
+      { { 1 } })
   end)
 end)
 

@@ -71,6 +71,19 @@ function generator.whole_bounds(low, high, ...)
   if low and low % 1 == 0 and high % 1 == 0 and low >= -MOST and low < high and high <= MOST then return low, high end
 end
 
+--- The sizes that a call has asked for, in a list of their own, or these where it has not.
+function generator.shape_of(shape, called, otherwise)
+  if not shape then return otherwise end
+  local sizes = flat_list(shape, called)
+  for _, size in ipairs(sizes) do
+    if size < 0 or size % 1 ~= 0 then
+      fail("invalid_argument", ("%s: a size of the shape is a whole number from 0 on, got %g"):format(called, size))
+    end
+  end
+  return sizes
+end
+local shape_of = generator.shape_of
+
 -- What a distribution is given by, as float64 arrays where one of them is an array or a list; the shape of the draws is
 -- then that of them together, unless another is given. nil where all are numbers.
 local function arrays_of(given, names, called)
@@ -79,8 +92,8 @@ local function arrays_of(given, names, called)
   if are_numbers then return nil end
   for i, name in ipairs(names) do arrays[i] = ndarray.value_for(given[name], "float64", called) end
   local together = arrays[1]
-  for i = 2, #arrays do together = together + arrays[i] end
-  local shape = given.shape and flat_list(given.shape) or together.shape:table()
+  for i = 2, #arrays do together = ndarray.binary("add", together, arrays[i], called) end
+  local shape = shape_of(given.shape, called, together.shape:table())
   for i, array in ipairs(arrays) do
     local fits, spread = pcall(evaluate, "broadcast_to", { array }, { shape = shape }, called)
     if not fits and not (errors.is_error(spread) and spread.code == "shape_mismatch") then error(spread, 0) end
@@ -122,7 +135,7 @@ function generator.composed(given, names, called, check, make)
   local each, shape = arrays_of(given, names, called)
   local values = each or {}
   if not each then
-    shape = given.shape and flat_list(given.shape) or { 1 }
+    shape = shape_of(given.shape, called, { 1 })
     for i, name in ipairs(names) do values[i] = given[name] end
   end
   check(unpack(values))

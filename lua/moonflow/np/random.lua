@@ -12,12 +12,12 @@ local random_seed = require "moonflow.random_seed"
 local trace = require "moonflow.trace"
 
 local evaluate, as_array, is_array = ndarray.evaluate, ndarray.as_array, ndarray.is_array
-local signature, flat_list = arguments.signature, arguments.flat_list
+local signature = arguments.signature
 local fail = errors.raise
 
 local Generator, arrays_of, composed = generators.Generator, generators.arrays_of, generators.composed
 local check_all, check_above_0, check_range = generators.check_all, generators.check_above_0, generators.check_range
-local two_numbers, whole_bounds = generators.two_numbers, generators.whole_bounds
+local shape_of, two_numbers, whole_bounds = generators.shape_of, generators.two_numbers, generators.whole_bounds
 
 require "moonflow.np.random_formulas"
 require "moonflow.np.random_gamma"
@@ -133,7 +133,7 @@ function Generator:binomial(...)
   local called = "np.random.binomial"
   return composed(binomial_signature:parse(...), { "n", "p" }, called,
     function(n, p)
-      check_range(n, "n", 0, MOST, "at least 0", called)
+      check_range(n, "n", 0, MOST, "from 0 to 2^53", called)
       check_range(p, "p", 0, 1, "a chance from 0 to 1", called)
       local part = n % 1
       if type(n) == "number" and part ~= 0 then fail("invalid_argument", called .. ": n must be whole, got " .. n) end
@@ -220,7 +220,7 @@ function Generator:multinomial(...)
     fail("invalid_argument", ("np.random.multinomial: n must be at least 0, got %d"):format(given.n))
   end
   local sums = summed_chances(given.p, nil, "np.random.multinomial")
-  local things, shape, rows = #sums, given.shape and flat_list(given.shape) or {}, 1
+  local things, shape, rows = #sums, shape_of(given.shape, "np.random.multinomial", {}), 1
   for _, size in ipairs(shape) do rows = rows * size end
   shape[#shape + 1] = things
   if things > given.n then  -- each try by itself
@@ -244,7 +244,7 @@ local multivariate_signature = signature("np.random.multivariate_normal",
   { { "mean", "any" }, { "cov", "any" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
 --- Normal vectors with this mean and these covariances. By the eigenvectors of `cov`, which may be singular.
 --- shapes: mean (n), cov (n, n) -> (shape..., n), without a shape (n)
---- @error cov is not symmetric or not finite, or gives a direction a variance below 0
+--- @error the mean or cov is not finite; cov is not symmetric, or gives a direction a variance below 0
 function Generator:multivariate_normal(...)
   arguments.check_self(self, Generator, "generator:multivariate_normal")
   local given = multivariate_signature:parse(...)
@@ -256,6 +256,8 @@ function Generator:multivariate_normal(...)
       tostring(mean.shape), tostring(cov.shape)))
   elseif not np.isfinite(cov):all() then
     fail("invalid_argument", called .. ": cov has elements that are not finite")
+  elseif not np.isfinite(mean):all() then
+    fail("invalid_argument", called .. ": the mean has elements that are not finite")
   elseif not np.allclose(cov, cov:transpose()) then
     fail("invalid_argument", called .. ": cov is not symmetric; (cov + cov:transpose()) / 2 is")
   end
@@ -264,7 +266,7 @@ function Generator:multivariate_normal(...)
     fail("invalid_argument", ("%s: cov gives a direction the variance %g, and none is below 0"):format(called,
       variances:min()))
   end
-  local shape = given.shape and flat_list(given.shape) or {}
+  local shape = shape_of(given.shape, called, {})
   shape[#shape + 1] = n
   local draws = self:normal(0, 1, shape, "float64") * np.sqrt(np.maximum(variances, 0))
   return ndarray.cast(np.matmul(draws, directions:transpose()) + mean, given.dtype)
@@ -294,13 +296,13 @@ end
 --- @return any
 function Generator:rand(...)
   arguments.check_self(self, Generator, "generator:rand")
-  return self:uniform(0, 1, select("#", ...) > 0 and flat_list({ ... }, "np.random.rand") or nil)
+  return self:uniform(0, 1, select("#", ...) > 0 and shape_of({ ... }, "np.random.rand") or nil)
 end
 --- Normal with mean 0 and deviation 1; sizes as arguments.
 --- @return any
 function Generator:randn(...)
   arguments.check_self(self, Generator, "generator:randn")
-  return self:normal(0, 1, select("#", ...) > 0 and flat_list({ ... }, "np.random.randn") or nil)
+  return self:normal(0, 1, select("#", ...) > 0 and shape_of({ ... }, "np.random.randn") or nil)
 end
 
 local permutation_signature = signature("np.random.permutation", { { "n", "any" }, { "axis", "integer", 0 } })
@@ -404,12 +406,12 @@ function Generator:choice(...)
   local of_numbers = type(given.a) == "table" and type(given.a[1]) == "number"
   local rows = type(given.a) ~= "number"
     and as_array(given.a, "np.random.choice", not given.shape and of_numbers and "float64" or nil) or nil
-  local n = rows and rows.shape[0] or given.a
-  if not n or n < 1 or n % 1 ~= 0 then
+  local n = not rows and given.a or rows.rank > 0 and rows.shape[0]
+  if not n or n < 1 or n > MOST or n % 1 ~= 0 then
     fail("invalid_argument", "np.random.choice wants an array with a row, or how many numbers, got "
       .. arguments.describe(given.a))
   end
-  local shape, count = given.shape and flat_list(given.shape) or {}, 1
+  local shape, count = shape_of(given.shape, "np.random.choice", {}), 1
   for _, size in ipairs(shape) do count = count * size end
   if not given.shape and given.replace and given.p == nil then
     return row_of(rows, self:randint(n))

@@ -8,7 +8,7 @@ local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 
 local Generator, composed, check_above_0 = generators.Generator, generators.composed, generators.check_above_0
-local evaluate, signature, flat_list = ndarray.evaluate, arguments.signature, arguments.flat_list
+local evaluate, signature = ndarray.evaluate, arguments.signature
 local fail = errors.raise
 
 -- The logarithms of gamma draws with form `form`, a number or an array of this shape, and scale 1, by squeezing:
@@ -97,7 +97,7 @@ function Generator:dirichlet(...)
     fail("shape_mismatch", "np.random.dirichlet wants an alpha of one axis with elements, got "
       .. tostring(alpha.shape))
   end
-  local shape, logarithms = given.shape and flat_list(given.shape) or {}, {}
+  local shape, logarithms = generators.shape_of(given.shape, "np.random.dirichlet", {}), {}
   check_above_0(alpha, "each alpha", "np.random.dirichlet")
   for i, form in ipairs((alpha * enlarged(alpha:max())):totable()) do
     logarithms[i] = log_gamma_draws(self, form, shape)
