@@ -114,8 +114,8 @@ local function check_all(array, bad, name, wanted, called)
 end
 generator.check_all = check_all
 
---- Draws in the dtype that they are asked for in. Counts that an integer dtype does not hold are refused.
-function generator.as_asked(drawn, dtype, called)
+-- Draws in the dtype that they are asked for in. Counts that an integer dtype does not hold are refused.
+local function as_asked(drawn, dtype, called)
   if drawn.dtype == dtype then return drawn end
   if not dtypes.floating[dtype] and drawn.nbytes > 0 then
     local greatest = drawn:max()
@@ -126,7 +126,6 @@ function generator.as_asked(drawn, dtype, called)
   end
   return ndarray.cast(drawn, dtype)
 end
-local as_asked = generator.as_asked
 
 --- Draws of a distribution made of others. `make(shape, ...)` gives them in double precision, or as int64, of what
 --- these names are given as, numbers or arrays, and `check` is called with that first. Without a shape one number, or

@@ -112,8 +112,7 @@ local exponential_signature = signature("np.random.exponential",
 --- @error a scale that is not above 0
 function Generator:exponential(...)
   arguments.check_self(self, Generator, "generator:exponential")
-  local given = exponential_signature:parse(...)
-  return composed(given, { "scale" }, "np.random.exponential",
+  return composed(exponential_signature:parse(...), { "scale" }, "np.random.exponential",
     function(scale) check_above_0(scale, "scale", "np.random.exponential") end,
     function(shape, scale)
       return evaluate("log1p", { -self:uniform(0, 1, shape, "float64") }) * -scale
@@ -127,7 +126,7 @@ local binomial_signature = signature("np.random.binomial",
 --- How many of `n` tries succeed, each with chance `p`. Without a shape one number, or one for each where one of these
 --- is an array.
 --- @return any
---- @error an n that is no whole number from 0 on; p outside [0, 1]; a variance above 1e10
+--- @error an n that is no whole number from 0 on; p outside [0, 1]; a variance above 1e10; a count beyond the dtype
 function Generator:binomial(...)
   arguments.check_self(self, Generator, "generator:binomial")
   local called = "np.random.binomial"
@@ -150,7 +149,7 @@ local poisson_signature = signature("np.random.poisson",
 --- How often something happens that happens `lam` times on average, each time by itself. Without a shape one number, or
 --- one for each where `lam` is an array: `np.random.poisson(np.exp(x))`.
 --- @return any
---- @error lam below 0 or above 1e10
+--- @error lam below 0 or above 1e10; a count that the dtype does not have
 function Generator:poisson(...)
   arguments.check_self(self, Generator, "generator:poisson")
   local called = "np.random.poisson"

@@ -120,7 +120,7 @@ local geometric_signature = signature("np.random.geometric",
 --- How many tries there are up to the first that succeeds, and with it, each with chance `p`. Without a shape one
 --- number, or one for each where `p` is an array.
 --- @return any
---- @error p outside of (0, 1]
+--- @error p outside of (0, 1]; a count that the dtype does not have
 function Generator:geometric(...)
   arguments.check_self(self, Generator, "generator:geometric")
   return by_formula(self, geometric_signature, { "p" }, function(p)
@@ -177,7 +177,7 @@ local zipf_signature = signature("np.random.zipf",
 --- Without a shape one number, or one for each where `a` is an array. By rejection: L. Devroye, "Non-Uniform Random
 --- Variate Generation", 1986, chapter X.6.
 --- @return any
---- @error an a that is not above 1
+--- @error an a that is not above 1; a count that the dtype does not have
 function Generator:zipf(...)
   arguments.check_self(self, Generator, "generator:zipf")
   local most, log_2 = 2 ^ 62, math.log(2)
