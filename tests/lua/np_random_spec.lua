@@ -93,6 +93,9 @@ describe("random arrays", function()
     table.sort(long)
     assert.same(np.arange(20000):totable(), long)
     raises("invalid_argument", "shuffle wants an array or a list, got 3", function() np.random.shuffle(3) end)
+    list = { 1, nil, 3 }
+    assert.is_false(pcall(np.random.shuffle, list))
+    assert.equal(3, list[3])
   end)
 
   it("permute and shuffle along another axis", function()

@@ -341,6 +341,7 @@ function Generator:shuffle(a, ...)
   end
   axis = shuffle_signature:axis(axis, is_array(a) and a.rank or 1)
   if is_array(a) then return a:set("...", self:permutation(a, axis)) end
+  arguments.check_list(a, "np.random.shuffle: a list")
   local before = {}
   for i, entry in ipairs(a) do before[i] = entry end
   for i, place in ipairs(self:permutation(#a):totable()) do a[i] = before[place + 1] end
