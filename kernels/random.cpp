@@ -418,7 +418,7 @@ OpDef floating_fill(const std::string& name, std::vector<AttrDef> parameters, Ch
   op.infer = [check](const OpCall& call) -> std::vector<TensorType> {
     require_source(call, 0);
     const DType dtype = call.attrs.dtype("dtype");
-    require(is_floating(dtype), ErrorCode::DtypeMismatch, "dtype must be float32 or float64, got ", dtype);
+    require(is_floating(dtype), ErrorCode::DtypeMismatch, "dtype must be a floating one such as float32, got ", dtype);
     check(call.attrs);
     return {{dtype, checked_shape(call.attrs)}};
   };
