@@ -189,8 +189,8 @@ end
 --- @param distribute? any        the original's, without effect
 --- @param reuse? boolean         default true; false: an error when the job has it already
 --- @return Blob
---- @error another shape or dtype under this name; another initializer, regularizer or the like than the job has said for
----        it before; an input or op of this name in the job; without a shape, no variable of this name
+--- @error another shape or dtype under this name; another initializer, regularizer or the like than the job has said
+---        for it before; an input or op of this name in the job; without a shape, no variable of this name
 function variable.get_variable(...)
   local t = trace.need("flow.get_variable")
   local given = signature:parse(...)

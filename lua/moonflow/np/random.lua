@@ -425,15 +425,13 @@ function Generator:choice(...)
   return rows and rows:take(places, 0) or places
 end
 
-local MOST_SEED = 2 ^ 53  -- up to there every whole number is one of Lua's
-
 -- The generator of np.random itself follows the one seed: flow.set_seed makes its draws repeatable. A script has one
 -- seed for that and for generators of its own, so its own is far from theirs.
 local shared
 
 local function shared_generator_of(seed, called)
   shared = generators.of_seed(seed, called)
-  shared.seed = (seed + MOST_SEED / 2) % MOST_SEED
+  shared.seed = (seed + MOST / 2) % MOST
 end
 
 local seed_signature = signature("np.random.seed", { { "seed", "any" } })
