@@ -8,7 +8,8 @@
 //      and the next save starts by putting it back.
 //   5. Another process may save there at any moment: a folder is looked at, and removed, by its descriptor, and where
 //      it is not in its place any more, what was missing in it says nothing.
-//   6. The parent is synced. What a killed process left under a temporary name is not locked by anyone, and the next
+//   6. One that is removed for good gets a temporary name first, so that nobody finds a part of it under its own.
+//   7. The parent is synced. What a killed process left under a temporary name is not locked by anyone, and the next
 //      save into the same parent removes it: a target of its own for each save would otherwise never be cleaned up.
 #include "bindings/checkpoint_directory.h"
 
@@ -242,7 +243,19 @@ void remove_whole_checkpoint(const std::string& path) {
   const Descriptor directory = open_folder(AT_FDCWD, target.c_str());
   if (!directory) fail_errno(target, "open the checkpoint");
   require_only_checkpoint(directory, target, "removed");
-  remove_checkpoint(target);
+  std::string aside;
+  for (int number = 0;; ++number) {
+    aside = target + kTemporary + std::to_string(::getpid()) + "-" + std::to_string(number);
+    if (::mkdir(aside.c_str(), 0777) == 0) break;
+    if (errno != EEXIST || number == 1000) fail_errno(target, "remove");
+  }
+  if (::rename(target.c_str(), aside.c_str()) != 0) {
+    const int error = errno;
+    ::rmdir(aside.c_str());
+    errno = error;
+    fail_errno(target, "remove");
+  }
+  remove_checkpoint(directory, aside);
 }
 
 Descriptor open_checkpoint(const std::string& path) {

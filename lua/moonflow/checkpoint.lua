@@ -439,14 +439,37 @@ function Manager:latest_checkpoint()
   return names[#names]
 end
 
+-- Is that an error of what lies on the disk?
+local function is_of_files(problem)
+  return errors.is_error(problem) and (problem.code == "io" or problem.code == "not_found")
+end
+
 --- Loads the newest checkpoint, or initialises when there is none. Gives the name of what was loaded, or nil, and its
 --- metadata.
 function Manager:initialize_or_restore()
   arguments.check_self(self, Manager, "SimpleCheckPointManager:initialize_or_restore")
   local name = self:latest_checkpoint()
-  if name then return name, checkpoint.CheckPoint():load(self.root_path .. "/" .. name) end
+  while name do
+    local fine, metadata = pcall(CheckPoint.load, checkpoint.CheckPoint(), self.root_path .. "/" .. name)
+    if fine then return name, metadata end
+    -- A training in another process may have removed it meanwhile, for a newer one.
+    local newest = is_of_files(metadata) and self:latest_checkpoint()
+    if not newest or newest <= name then error(metadata, 0) end
+    name = newest
+  end
   checkpoint.CheckPoint():init()
   return nil
+end
+
+-- The prefix and the time, or what comes behind the newest.
+local function new_name(manager)
+  local name, newest = manager.prefix .. os.date("!%Y%m%d_%H%M%S"), manager:latest_checkpoint()
+  if newest and newest >= name then
+    local stem, number = newest:match("^(.*)_(%d%d%d)$")
+    if not stem or number == "999" then stem, number = newest, 0 end
+    name = ("%s_%03d"):format(stem, number + 1)
+  end
+  return name
 end
 
 local manager_save_signature = arguments.signature("SimpleCheckPointManager:save", { { "metadata", "any?" } })
@@ -459,18 +482,24 @@ local manager_save_signature = arguments.signature("SimpleCheckPointManager:save
 function Manager:save(...)
   arguments.check_self(self, Manager, "SimpleCheckPointManager:save")
   local given = manager_save_signature:parse(...)
-  local name, newest = self.prefix .. os.date("!%Y%m%d_%H%M%S"), self:latest_checkpoint()
-  if newest and newest >= name then
-    local stem, number = newest:match("^(.*)_(%d%d%d)$")
-    if not stem or number == "999" then stem, number = newest, 0 end
-    name = ("%s_%03d"):format(stem, number + 1)
-  end
   blaming("SimpleCheckPointManager:save", core.make_directory, self.root_path)
-  checkpoint.CheckPoint():save(self.root_path .. "/" .. name, { metadata = given.metadata })
+  local name = new_name(self)
+  while true do
+    local fine, problem = pcall(CheckPoint.save, checkpoint.CheckPoint(), self.root_path .. "/" .. name,
+      { metadata = given.metadata })
+    if fine then break end
+    -- Another process may have saved under this name meanwhile.
+    local is_taken = is_of_files(problem) and problem.message:find("is not empty", 1, true)
+    local next_name = new_name(self)
+    if not is_taken or next_name == name then error(problem, 0) end
+    name = next_name
+  end
   if self.keep then
     local names = self:list_checkpoints()
     for i = 1, #names - self.keep do
-      blaming("SimpleCheckPointManager:save", core.checkpoint_remove, self.root_path .. "/" .. names[i])
+      local path = self.root_path .. "/" .. names[i]
+      local fine, problem = pcall(blaming, "SimpleCheckPointManager:save", core.checkpoint_remove, path)
+      if not fine and is_whole(path) then error(problem, 0) end  -- else another process has removed it
     end
   end
   return name

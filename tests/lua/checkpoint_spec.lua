@@ -885,6 +885,66 @@ describe("a checkpoint", function()
     assert.same({ first, second }, core.list_directory(many))
   end)
 
+  it("that are removed while they are read are passed over for a newer one", function()
+    define({ 1 })
+    local many = folder .. "/many"
+    local manager = flow.train.SimpleCheckPointManager(many)
+    local first = manager:save()
+    local before = variables()
+    local second = manager:save()
+    local latest, asked = manager.latest_checkpoint, 0
+    rawset(manager, "latest_checkpoint", function() -- the first time as before the second was there
+      asked = asked + 1
+      return asked == 1 and first or latest(manager)
+    end)
+    core.checkpoint_remove(many .. "/" .. first)
+    assert.equal(second, (manager:initialize_or_restore()))
+    assert.is_true(before.w == variables().w)
+    process.write(many .. "/" .. second .. "/manifest.json", "{}")
+    raises("io", "no manifest of a checkpoint", manager.initialize_or_restore, manager)
+  end)
+
+  it("that was killed while it was removed is not found, and the next save removes the rest", function()
+    define({ 1 })
+    local many = folder .. "/many"
+    local manager = flow.train.SimpleCheckPointManager(many)
+    local first = manager:save()
+    local second = manager:save()
+    -- As it is killed before it has removed a file.
+    local trace = ("strace -f -qq -o /dev/null -e trace=unlinkat -e inject=unlinkat:signal=KILL %s -e %s"):format(
+      process.quote(process.launcher),
+      process.quote(("require('moonflow.core').checkpoint_remove(%q)"):format(many .. "/" .. first)))
+    if process.sanitizer ~= "" or os.execute("command -v strace >/dev/null") ~= 0 then
+      return pending("there is no strace")
+    end
+    process.shell(trace)
+    local left = core.list_directory(many)
+    assert.equal(2, #left)
+    assert.truthy(left[1]:find(first .. ".moonflow-tmp-", 1, true), left[1])
+    assert.same({ second }, manager:list_checkpoints())
+    local third = manager:save()
+    assert.same({ second, third }, core.list_directory(many))
+  end)
+
+  it("of two managers with one folder, saved in the same second, have names of their own", function()
+    define({ 1 })
+    local many = folder .. "/many"
+    local manager = flow.train.SimpleCheckPointManager(many, { keep = 1 })
+    local first = manager:save()
+    local latest, asked = manager.latest_checkpoint, 0
+    rawset(manager, "latest_checkpoint", function() -- the first time as before the other process had saved
+      asked = asked + 1
+      return asked > 1 and latest(manager) or nil
+    end)
+    local date = os.date
+    os.date = function() return first:sub(#manager.prefix + 1) end -- luacheck: ignore
+    local fine, second = pcall(manager.save, manager)
+    os.date = date -- luacheck: ignore
+    assert.is_true(fine, tostring(second))
+    assert.equal(first .. "_001", second)
+    assert.same({ second }, core.list_directory(many))
+  end)
+
   it("that another process is writing is left to it", function()
     local path = folder .. "/a"
     local held = path .. ".moonflow-tmp-1-0"
