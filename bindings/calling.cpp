@@ -8,15 +8,33 @@
 
 namespace moonflow::calling {
 
+namespace {
+
+void push_kept(lua_State* L, lua_CFunction function) {
+  lua_pushlightuserdata(L, reinterpret_cast<void*>(function));
+  lua_rawget(L, LUA_REGISTRYINDEX);
+}
+
+}  // namespace
+
+void prepare(lua_State* L) {
+  const lua_CFunction kept[] = {lua::describe_error, lua::fold_traceback};
+  for (const lua_CFunction function : kept) {
+    lua_pushlightuserdata(L, reinterpret_cast<void*>(function));
+    lua_pushcfunction(L, function);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+  }
+}
+
 bool call(lua_State* L, int arguments, int results) {
   const int base = lua_gettop(L) - arguments;
-  lua_pushcfunction(L, lua::describe_error);
+  push_kept(L, lua::describe_error);
   lua_insert(L, base);
   const int status = lua_pcall(L, arguments, results, base);
   lua_remove(L, base);
   if (status == 0) return true;
   // What the user stopped needs no traceback, only its place.
-  lua_pushcfunction(L, lua::fold_traceback);
+  push_kept(L, lua::fold_traceback);
   lua_pushvalue(L, -2);
   lua_getfield(L, LUA_REGISTRYINDEX, kLibrary);
   lua_pushboolean(L, interruption::asked());

@@ -2,6 +2,7 @@
 // makes the page of the logs of runs.
 // It promises: everything pending is delivered before the end, an uncaught error is one traceback and exit code 1, and
 // Ctrl-C ends a script within a second with exit code 130. The only program of the project that links LuaJIT.
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -263,6 +264,17 @@ void choose_spinning() {
   setenv("GOMP_SPINCOUNT", std::to_string(std::lround(kMicroseconds * looks_per_microsecond())).c_str(), 0);
 }
 
+// A file beyond `ulimit -f` fails the write, which is an error that says so, and ends no program. A handler and not
+// SIG_IGN, since programs that a script starts would inherit that.
+void outlive_limit_of_files() {
+  struct sigaction there {};
+  if (sigaction(SIGXFSZ, nullptr, &there) != 0 || there.sa_handler != SIG_DFL) return;
+  struct sigaction ours {};
+  ours.sa_handler = [](int) {};
+  ours.sa_flags = SA_RESTART;
+  sigaction(SIGXFSZ, &ours, nullptr);
+}
+
 // Exits where there is nothing to run; what is wrong, or asked for, has been said then.
 Options parse(int argc, char** argv) {
   CLI::App app("Runs a Lua script with Moonflow, or opens a prompt without one.", "moonflow");
@@ -318,6 +330,7 @@ Options parse(int argc, char** argv) {
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   choose_spinning();
+  outlive_limit_of_files();
   // Line by line, so that a file shows how far a script is, and keeps it if the script is killed.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   lua_State* L = luaL_newstate();
@@ -326,6 +339,7 @@ int main(int argc, char** argv) {
     return kFailed;
   }
   luaL_openlibs(L);
+  moonflow::calling::prepare(L);
   const SearchPath library = find_library();
   const std::string lua = library.lua.string(), c = library.c.string();
   prepend(L, "path", lua + "/?.lua;" + lua + "/?/init.lua");
