@@ -430,8 +430,10 @@ void make_arena(Plan& plan, const Draft& draft, const LaidOut& laid_out, const S
   } catch (const Error& problem) {
     const int step = fullest_step(plan, storage);
     if (problem.code != ErrorCode::OutOfMemory || step < 0) throw;
-    Error error(problem.code, text(problem.what(), ". So much is in use at this step; the largest is ",
-                                   largest_at(step, plan, draft, laid_out, storage)));
+    const bool may_take_less = plan.device->kind() == DeviceKind::Cpu && !plan.feeds.empty();  // a gpu says what to do
+    Error error(problem.code,
+                text(problem.what(), ". So much is in use at this step; the largest is ",
+                     largest_at(step, plan, draft, laid_out, storage), may_take_less ? "; take a smaller batch" : ""));
     error.op = plan.steps[step].label;
     error.where = plan.steps[step].site;
     throw error;

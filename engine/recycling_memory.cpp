@@ -81,12 +81,16 @@ void* RecyclingMemory::allocate(size_t bytes) noexcept {
   if (block != nullptr) return block;
   block = HostMemory::allocate(size);
   if (block == nullptr) {  // what is spare may be what is missing
-    const std::lock_guard<std::mutex> lock(large_mutex_);
-    drop_large(kMostLarge, 0);
+    drop_spare();
     block = HostMemory::allocate(size);
   }
   if (block != nullptr) list_of(block) = list;
   return block;
+}
+
+void RecyclingMemory::drop_spare() noexcept {
+  const std::lock_guard<std::mutex> lock(large_mutex_);
+  drop_large(kMostLarge, 0);
 }
 
 void RecyclingMemory::release(void* block) noexcept {

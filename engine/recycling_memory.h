@@ -23,6 +23,8 @@ class RecyclingMemory final : public HostMemory {
 
   void* allocate(size_t bytes) noexcept override;
   void release(void* block) noexcept override;
+  // Gives the system the large blocks that are spare, for others in the process. Of any thread.
+  void drop_spare() noexcept;
 
   static constexpr size_t kSmall = 1024;  // bytes of the largest that is small
   static constexpr size_t kLargest = size_t{64} << 20;

@@ -133,7 +133,8 @@ dnnl::convolution_forward::primitive_desc forward(const Conv& conv, bool bias, A
   return bias ? describe(x, filter, each_filter, out) : describe(x, filter, out);
 }
 
-ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const dnnl::engine& engine) {
+ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, Device& device) {
+  const dnnl::engine& engine = dnnl_engine(device);
   const Geometry at(conv);
   const memory::desc plain_x = plain_image(conv.image, conv.format), plain_out = plain_image(conv.out, conv.format);
   const memory::desc filter = plain_filter(conv), each_filter({conv.filters()}, kFloat, memory::format_tag::a);
@@ -144,7 +145,7 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
     // Also in jobs that only predict: forward_inference would choose channels last on AVX-512, which is no faster over
     // a whole network, and in a training job every gradient would then ask for a reorder.
     const auto desc = fast(forward(conv, bias, activation, prop_kind::forward_training, engine), conv);
-    ConvPrimitive result{dnnl::convolution_forward(desc),
+    ConvPrimitive result{generated<dnnl::convolution_forward>(desc, device),
                          desc.scratchpad_desc(),
                          {{DNNL_ARG_SRC, false, 0, plain_x, desc.src_desc()},
                           {DNNL_ARG_WEIGHTS, false, 1, filter, desc.weights_desc()},
@@ -159,7 +160,7 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
         described_backward<dnnl::convolution_backward_data>(engine, user_scratchpad(), hint, kDirect, x, any(filter),
                                                             out, at.strides, at.dilates, at.before, at.after),
         conv);
-    return {dnnl::convolution_backward_data(desc),
+    return {generated<dnnl::convolution_backward_data>(desc, device),
             desc.scratchpad_desc(),
             {{DNNL_ARG_DIFF_DST, false, 0, plain_out, desc.diff_dst_desc()},
              {DNNL_ARG_WEIGHTS, false, 1, filter, desc.weights_desc()},
@@ -172,7 +173,7 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
                                                                   at.strides, at.dilates, at.before, at.after);
   };
   const auto desc = fast(bias ? describe(x, any(filter), each_filter, out) : describe(x, any(filter), out), conv);
-  ConvPrimitive result{dnnl::convolution_backward_weights(desc),
+  ConvPrimitive result{generated<dnnl::convolution_backward_weights>(desc, device),
                        desc.scratchpad_desc(),
                        {{DNNL_ARG_DIFF_DST, false, 0, plain_out, desc.diff_dst_desc()},
                         {DNNL_ARG_SRC, false, 1, plain_x, desc.src_desc()},
@@ -185,7 +186,7 @@ Launch launch_of(const Conv& conv, ConvKind kind, Activation activation, KernelC
   Launch without;
   if (activation != Activation::None) without = launch_of(conv, kind, Activation::None, call);
   const ThreadLimit limit(conv_parts(conv));
-  const ConvPrimitive made = make(conv, kind, activation, dnnl_engine(call.device));
+  const ConvPrimitive made = make(conv, kind, activation, call.device);
   PrimitiveLaunch launch(call, made.primitive, made.scratchpad);
   for (const Argument& argument : made.arguments) {
     const TensorType& type = argument.is_output ? call.outputs[argument.index] : call.inputs[argument.index];
@@ -207,7 +208,7 @@ Launch launch_of(const Conv& conv, ConvKind kind, Activation activation, KernelC
 
 bool conv_layouts(const Conv& conv, ConvKind kind, Activation activation, LayoutCall& call) try {
   const ThreadLimit limit(conv_parts(conv));
-  for (const Argument& argument : make(conv, kind, activation, dnnl_engine(call.device)).arguments) {
+  for (const Argument& argument : make(conv, kind, activation, call.device).arguments) {
     const TensorType& type = argument.is_output ? call.output_types[argument.index] : call.input_types[argument.index];
     Layout& layout = argument.is_output ? call.outputs[argument.index] : call.inputs[argument.index];
     const bool plain = argument.wanted == argument.plain || type.shape.rank() == 1;

@@ -3,6 +3,7 @@
 #include <omp.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
 #endif
@@ -15,6 +16,7 @@
 #include <string_view>
 #include <thread>
 
+#include "engine/recycling_memory.h"
 #include "engine/size_text.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/blocked.h"
@@ -54,6 +56,26 @@ void prefer_large_pages(void* memory, size_t bytes) {
   const uintptr_t first = (begin + kLargePage - 1) / kLargePage * kLargePage, last = end / kLargePage * kLargePage;
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 #endif
+}
+
+// Whether the system has so much for the process now, which a limit of its address space (`ulimit -v`) may forbid.
+bool is_room(size_t bytes) {
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  munmap(memory, bytes);
+  return true;
+}
+
+// An error that says what there is at most: a limit of the process below what the machine has, or that.
+[[noreturn]] void fail_for_want_of(int64_t bytes, const char* purpose) {
+  const int64_t machine = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  rlimit limit{};
+  const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < static_cast<rlim_t>(machine);
+  if (is_limited)
+    fail(ErrorCode::OutOfMemory, "no room for ", size_text(bytes), purpose, " on the cpu: the address space of the ",
+         "process is limited to ", size_text(static_cast<int64_t>(limit.rlim_cur)), ", by ulimit -v or LimitAS=");
+  fail(ErrorCode::OutOfMemory, "no room for ", size_text(bytes), purpose, " on the cpu, where the machine has ",
+       size_text(machine), " in all");
 }
 
 // libgomp gives the threads of a loop back to the next one, and in a fork waits for them for ever, since there are
@@ -137,9 +159,7 @@ class CpuDevice : public Device {
     const bool fits = bytes >= 0 && (pages <= 0 || bytes / page_bytes < pages);
     const size_t rounded = fits ? (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment : 0;
     void* memory = fits ? memory_->allocate(rounded) : nullptr;
-    if (!memory)
-      fail(ErrorCode::OutOfMemory, "no room for ", size_text(bytes), " on the cpu, where the machine has ",
-           size_text(pages * page_bytes), " in all; take a smaller batch");
+    if (!memory) fail_for_want_of(bytes, "");
     prefer_large_pages(memory, rounded);  // before the first touch, which is what gets them
     parallel_for(static_cast<int64_t>(rounded), 8 * kGrain, [=](int64_t first, int64_t last) {
       std::memset(static_cast<char*>(memory) + first, 0, static_cast<size_t>(last - first));
@@ -148,6 +168,14 @@ class CpuDevice : public Device {
   }
 
   void free(void* memory) noexcept override { memory_->release(memory); }
+
+  // A primitive takes a few blocks of 256 KiB, and up to some megabytes.
+  void require_room_for_code() {
+    constexpr int64_t kCode = int64_t{8} << 20;
+    if (is_room(kCode)) return;
+    if (auto* recycling = dynamic_cast<RecyclingMemory*>(memory_.get())) recycling->drop_spare();
+    if (!is_room(kCode)) fail_for_want_of(kCode, " of oneDNN's code");
+  }
 
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(engine); }
 
@@ -214,7 +242,7 @@ Launch CpuDevice::reorder_primitive(const Blocked& from, const Blocked& to, cons
   const dnnl::reorder::primitive_desc desc(engine, source, engine, target, user_scratchpad());
 
   // Owned by the launch, and shared because a std::function must be copyable.
-  auto bound = std::make_shared<Bound>(dnnl::reorder(desc), *this);
+  auto bound = std::make_shared<Bound>(generated<dnnl::reorder>(desc, *this), *this);
   const int source_index = bound->add(DNNL_ARG_FROM, source), target_index = bound->add(DNNL_ARG_TO, target);
   auto scratch = std::make_shared<Buffer>(*this, static_cast<int64_t>(desc.scratchpad_desc().get_size()));
   bound->set(bound->add(DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc()), scratch->data());
@@ -298,6 +326,7 @@ const dnnl::engine& dnnl_engine(Device& device) {
   if (cpu.real_time) throw dnnl::error(dnnl_unimplemented, "a primitive is not fit for real time");
   return cpu.engine;
 }
+void require_room_for_code(Device& device) { static_cast<CpuDevice&>(device).require_room_for_code(); }
 dnnl::stream& dnnl_stream(Stream& stream) { return static_cast<CpuStream&>(stream).stream; }
 
 }  // namespace cpu

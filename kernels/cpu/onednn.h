@@ -52,6 +52,15 @@ typename Primitive::primitive_desc described_backward(const dnnl::engine& engine
 #endif
 }
 
+// For a primitive the library generates code, and it writes to memory that the system has refused. So there must be
+// room for the code before one is made; where there is none, also without what is spare, this throws OutOfMemory.
+void require_room_for_code(Device& device);
+template <class Primitive>
+Primitive generated(const typename Primitive::primitive_desc& desc, Device& device) {
+  require_room_for_code(device);
+  return Primitive(desc);
+}
+
 // A primitive with its arguments named once, so that a launch only sets addresses and allocates nothing.
 // A plan has one run at a time, so the arguments may live in the launch. A primitive divides its work among the threads
 // that there are when it is made; this is made with it, and has it run with as many.

@@ -104,7 +104,7 @@ void PrimitiveLaunch::add(int arg, int index, bool is_output, const dnnl::memory
   const auto& from = is_output ? wanted : stored;
   const auto& to = is_output ? stored : wanted;
   const dnnl::reorder::primitive_desc desc(engine, from, engine, to, user_scratchpad());
-  PlacedPrimitive reorder{Bound(dnnl::reorder(desc), call_.device)};
+  PlacedPrimitive reorder{Bound(generated<dnnl::reorder>(desc, call_.device), call_.device)};
   const int64_t staged = reserve(wanted);
   reorder.place(kind, is_output ? DNNL_ARG_TO : DNNL_ARG_FROM, stored, index);
   reorder.place(Place::Scratch, is_output ? DNNL_ARG_FROM : DNNL_ARG_TO, wanted, staged);

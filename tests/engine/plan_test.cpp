@@ -799,7 +799,7 @@ TEST_CASE("a plan that does not fit in memory says at which step, and nothing st
     CHECK(error.code == ErrorCode::OutOfMemory);
     CHECK(error.describe() ==
           "net.lua:1: job: add 'both': no memory for 12582912 bytes. So much is in use at this step; the largest is "
-          "float32 (1048576) of square 'first', 4.0 MiB");
+          "float32 (1048576) of square 'first', 4.0 MiB; take a smaller batch");
   }
   CHECK(toy.device->live_buffers == before);
 }
