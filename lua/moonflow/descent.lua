@@ -367,6 +367,8 @@ function descent.finish(t, site)
   end
   local updates = updates_of(t, variables, owners, gradients)
   if #updates == 0 and not shows_gradient then refuse_idle(t, variables, t.optimizer_site or site) end
+  t.moved = {}
+  for _, u in ipairs(updates) do t.moved[u.name] = true end
   share(t, updates)
   scaling:watch_over(updates)
   descend(t, updates, 1 / (t.losses[1].shape:count() * (scaling.factor or 1)))

@@ -25,7 +25,8 @@ local join_signature = arguments.signature("flow.distributed.join", {
 --- `set:batches` gives each its own examples of one order. What jobs draw, as dropout does, differs. Results and
 --- watched values are those of a process's own examples; `flow.distributed.all_reduce(loss, "mean")` is of all. Batch
 --- norms normalise by a process's own examples, and move their running statistics by the mean of all. The script prints
---- and saves where `rank` is 0.
+--- and saves where `rank` is 0. Checkpoints are loaded by all: before the first call of a train job, and the next one
+--- after variables were loaded, its optimizer and variables are compared, and it is an error where they differ.
 --- A script that fails ends all processes; one that hangs does so after `patience` seconds.
 --- @param patience? number  default 1800
 --- @return number rank      of this process, from 0

@@ -3,6 +3,7 @@
 -- the graph, gradient watches, results) and compiles. Tokens are the numbers of the taps in this order.
 -- The synchronous call is the hot path: with up to three results it makes no table, and never a closure.
 
+local alike = require "moonflow.alike"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local core = require "moonflow.core"
@@ -139,6 +140,8 @@ function plan.make(job, leaves)
   end
 
   local gradients = job.type == "train" and descent.finish(t, job.site) or {}
+  self.moved = t.moved or {}  -- by name
+  alike.watch_over(self, t.optimizer)
   local context = { job = job.name, trace = t, site = t.last_site or job.site }
   self.skeleton = typing.flatten(context, job.returns, results)
   self.results = {}  -- name, dtype and shape of each result, and its id in the graph
@@ -248,8 +251,31 @@ end
 --- Gives first values to the variables that have none yet.
 function Plan:prepare()
   variable.initialise(self.handle:info().variables)
-  self.ready = true
+  self.ready = not self.is_to_compare
   self:open_short_way()
+end
+
+--- The same before a call, for which several processes have to have the same variables.
+function Plan:make_ready()
+  self:prepare()
+  -- Inside a callback, where nothing can wait for the runs before, it is left to the next call.
+  if not self.is_to_compare or handlers.running() then return end
+  local names, slots = {}, {}
+  for _, name in ipairs(self.handle:info().variables) do
+    local list = self.moved[name] and names or variable.is_system(name) and slots
+    if list then list[#list + 1] = name end
+  end
+  table.sort(names)
+  table.sort(slots)
+  for _, name in ipairs(slots) do names[#names + 1] = name end
+  alike.compare(self, names)
+  self.is_to_compare = nil
+  self:prepare()
+end
+
+--- Variables have been given other values.
+function Plan:compare_again()
+  self.is_to_compare, self.ready, self.run_now = true, false, nil
 end
 
 --- Lets calls run straight from the plan, and not through the queue, where nothing is watched and nothing has to be
@@ -320,7 +346,7 @@ end
 -- Runs to the end and gives the table with the results, from which the caller takes them out. It is always the same
 -- one, but for a call by the callback of another run, which is delivered while this plan is waited for.
 local function run_to_end(self, ...)
-  if not self.ready then self:prepare() end
+  if not self.ready then self:make_ready() end
   if self.taking == session.epoch() and handlers.running() then
     errors.raise("wrong_state", self.job_name .. " is called inside a handler of its own run")
   end
@@ -422,7 +448,7 @@ end
 --- nil, "busy" to everybody else.
 function Plan:start(...)
   if session.is_ending() then refuse_at_end(self) end
-  if not self.ready then self:prepare() end
+  if not self.ready then self:make_ready() end
   local switches = switches_of(self)
   local queued = spawn.can_queue()
   local run = not (queued and self.queue) and submit(self, switches, ...)

@@ -3,6 +3,7 @@
 -- initialised: at a checkpoint's init, or before the first call of a job that needs it.
 
 local core = require "moonflow.core"
+local alike = require "moonflow.alike"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local choices = require "moonflow.choices"
@@ -397,6 +398,7 @@ function variable.reset()
     if records[entry.name] then list[#list + 1] = records[entry.name] end
   end
   give_first_values(list)
+  alike.look_again()
   return #list
 end
 
@@ -515,6 +517,7 @@ function variable.load(values, where, tell)
     local value, dtype = values[name], types[name] and types[name].dtype
     if dtype then handle:write(name, value.dtype == dtype and value or value:astype(dtype)) end
   end
+  alike.look_again()
 end
 
 -- ---- forgetting ---------------------------------------------------------------------------------------------------
