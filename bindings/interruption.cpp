@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "bindings/lua_glue.h"
+#include "bindings/traceback.h"
 
 namespace moonflow::interruption {
 
@@ -59,10 +60,28 @@ bool is_own(lua_State* L, const char* source) {
   return ask(L, "moonflow.errors", "is_own", false);
 }
 
+// A call that waits, as for a pipe, ends with an error of its own when the signal comes. Nobody has caught it where its
+// description begins, in which an error would be lost: it becomes this one.
+bool turns_into_ours(lua_State* L, lua_Debug* event) {
+  if (event->event != LUA_HOOKCALL) return false;
+  lua_getinfo(L, "f", event);
+  const bool is_description = lua_tocfunction(L, -1) == lua::describe_error;
+  lua_pop(L, 1);
+  if (!is_description) return false;
+  lua_pushliteral(L, "interrupted");
+  lua_setlocal(L, event, 1);
+  return true;
+}
+
 // Scripts may catch every error, so it is raised again until the Ctrl-C is answered, though only in their own code: the
 // library and the prompt must be able to pass it on.
 void raise_interrupted(lua_State* L, lua_Debug* event) {
   if (!state.asked) {  // put back by who had found it here
+    lua_sethook(L, nullptr, 0, 0);
+    return;
+  }
+  if (!state.raised && turns_into_ours(L, event)) {
+    state.raised = true;
     lua_sethook(L, nullptr, 0, 0);
     return;
   }

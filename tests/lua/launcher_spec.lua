@@ -497,6 +497,13 @@ describe("the launcher", function()
       end
     end)
 
+    it("ends a script that waits for a pipe, in words", function()
+      local run = terminate("io.write('said') io.flush() while true do for _ in io.popen('sleep 5'):lines() do end end")
+      assert.equal("said", run.out)
+      assert.truthy(run.err:find("%.lua:1: interrupted\n"), run.err)
+      assert.equal(143, run.code)
+    end)
+
     it("ends a script that takes no notice of it", function()
       local run = terminate("io.write('said') io.flush() while true do for i = 1, 1e9 do local _ = i end end")
       assert.equal("said", run.out)
