@@ -39,19 +39,19 @@ local function each_node(nodes, visit)
 end
 
 -- Operators of other domains are of no opset.
-local function check_opset(name, opset, nodes)
+local function check_opset(where, opset, nodes)
   local is_used = opset > 0
   each_node(nodes, function(raw) is_used = is_used or raw.domain == "" end)
   if not is_used or opset >= kOldest and opset <= kNewest then return end
-  errors.raise("unsupported", ("flow.onnx.load: %s is of opset %d, and those from %d to %d are read; export it with "
-    .. "opset_version = 17"):format(name, opset, kOldest, kNewest))
+  errors.raise("unsupported", ("%s is of opset %d, and those from %d to %d are read; export it with "
+    .. "opset_version = 17"):format(where, opset, kOldest, kNewest))
 end
 
 -- The name under which an operator is known here.
 local function name_of(raw) return raw.domain == "" and raw.op or raw.domain .. "." .. raw.op end
 
 -- All operators that there are not here are named at once, and what goes into the first of them.
-local function check_operators(name, file, nodes)
+local function check_operators(where, file, nodes)
   local unknown, is_named, values, is_weight = {}, {}, nil, {}
   for _, entry in ipairs(file.initializers) do is_weight[entry.name] = true end
   each_node(nodes, function(raw)
@@ -73,8 +73,8 @@ local function check_operators(name, file, nodes)
     remedy = ("%s; and outputs = { ... } takes values from before it, %s, for a script to go on with, and inputs = { "
       .. "... } begins behind it"):format(remedy, arguments.some_of(values, 4))
   end
-  errors.raise("unsupported", ("flow.onnx.load: %s, of opset %d, uses what is not supported: %s; flow.onnx.operators() "
-    .. "lists what is. %s"):format(name, file.opset, table.concat(unknown, ", "), remedy))
+  errors.raise("unsupported", ("%s, of opset %d, uses what is not supported: %s; flow.onnx.operators() "
+    .. "lists what is. %s"):format(where, file.opset, table.concat(unknown, ", "), remedy))
 end
 
 --- The names of the operators that a model may consist of, in their order.
@@ -165,8 +165,9 @@ end
 
 local function model_of(file, given, signature)
   local nodes, wanted = require("moonflow.onnx.part").cut(file, given, signature)
-  check_opset(given.file, file.opset, nodes)
-  check_operators(given.file, file, nodes)
+  local where = ("%s: %s"):format(signature.where, given.file)
+  check_opset(where, file.opset, nodes)
+  check_operators(where, file, nodes)
   gather_weights(file, nodes)
   local weights, variables = weights_of(file, wanted, nodes, given)
   local constants = {}
