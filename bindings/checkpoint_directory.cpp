@@ -29,7 +29,6 @@ namespace moonflow {
 
 namespace {
 
-constexpr const char* kTemporary = ".moonflow-tmp-";
 constexpr const char* kPrevious = ".moonflow-previous";
 
 Descriptor open_folder(int directory, const char* name, int flags = O_NOFOLLOW) {
@@ -92,13 +91,6 @@ void remove_checkpoint(const Descriptor& directory, const std::string& path) noe
 void remove_checkpoint(const std::string& path) noexcept {
   const Descriptor directory = open_folder(AT_FDCWD, path.c_str());
   if (directory) remove_checkpoint(directory, path);
-}
-
-// <target>.moonflow-tmp-<process>-<number>
-bool is_temporary(const std::string& name) {
-  const size_t mark = name.rfind(kTemporary);
-  return mark != std::string::npos &&
-         name.find_first_not_of("0123456789-", mark + std::strlen(kTemporary)) == name.npos;
 }
 
 // Removes temporary folders whose makers are gone, which their lock tells.

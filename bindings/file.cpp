@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstring>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -108,6 +111,12 @@ void sync(int file, const std::string& path) {
   }
 }
 
+bool is_temporary(const std::string& name) {
+  const size_t mark = name.rfind(kTemporary);
+  return mark != std::string::npos &&
+         name.find_first_not_of("0123456789-", mark + std::strlen(kTemporary)) == name.npos;
+}
+
 Lock lock_for_maker(int file) {
   if (::flock(file, LOCK_EX | LOCK_NB) == 0) return Lock::Ours;
   return errno == EWOULDBLOCK ? Lock::Anothers : Lock::Impossible;
@@ -154,6 +163,35 @@ void sync_directory(const std::string& path) {
 
 namespace {
 
+// Is it still at this path, and what a writer of ours has made? Where another name leads to it, or it is somebody
+// else's, it is not.
+bool is_left(int file, const std::string& path) {
+  struct stat own, there;
+  return ::fstat(file, &own) == 0 && ::lstat(path.c_str(), &there) == 0 && own.st_ino == there.st_ino &&
+         S_ISREG(own.st_mode) && own.st_nlink == 1 && own.st_uid == ::geteuid();
+}
+
+// Removes what killed writers have left in the folder, whatever it was to become: a name of its own for each save would
+// otherwise never be cleaned up. Whoever writes holds the lock of its file, and one that has just made it finds it
+// locked, or gone, and takes another. Once for each folder, as a process that is killed leaves its own to the next one.
+void remove_leftovers(const std::string& folder) {
+  static std::mutex mutex;
+  static std::set<std::pair<dev_t, ino_t>> seen;
+  const Descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat facts;
+  if (!directory || ::fstat(directory.get(), &facts) != 0) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!seen.insert({facts.st_dev, facts.st_ino}).second) return;
+  }
+  for (const std::string& name : names_in(directory, folder)) {
+    if (!is_temporary(name)) continue;
+    const std::string path = folder + "/" + name;
+    const Descriptor left(::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (left && lock_for_maker(left.get()) == Lock::Ours && is_left(left.get(), path)) ::unlink(path.c_str());
+  }
+}
+
 // An empty file beside `path`, locked while its maker lives. What a killed one has left is taken over, so that no save
 // leaves more behind than the next one clears away; where files cannot be locked it has a name that nobody else takes.
 Descriptor open_beside(const std::string& path, std::string& beside) {
@@ -161,9 +199,9 @@ Descriptor open_beside(const std::string& path, std::string& beside) {
   std::string process;
   int new_alone = 0;
   for (int number = 0; number < kMostWriters; ++number) {
-    beside = path + ".moonflow-tmp-" + process + std::to_string(number);
+    beside = path + kTemporary + process + std::to_string(number);
     Descriptor file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | new_alone, 0666));
-    struct stat ours, there;
+    struct stat there;
     if (!file) {
       const int error = errno;
       if (::lstat(beside.c_str(), &there) == 0) continue;  // not for us to write
@@ -180,11 +218,7 @@ Descriptor open_beside(const std::string& path, std::string& beside) {
       continue;
     }
     // Its maker may have put it in place, or removed it, before it was locked here.
-    const bool is_ours =
-        ::fstat(file.get(), &ours) == 0 && ::lstat(beside.c_str(), &there) == 0 && ours.st_ino == there.st_ino;
-    // Another name leads to it, or it is somebody else's: what stands there is not what a writer of ours has left.
-    if (is_ours && (ours.st_nlink != 1 || ours.st_uid != ::geteuid())) continue;
-    if (is_ours && ::ftruncate(file.get(), 0) == 0) return file;
+    if (is_left(file.get(), beside) && ::ftruncate(file.get(), 0) == 0) return file;
   }
   fail(ErrorCode::Io, "cannot write '", path, "': there are ", kMostWriters, " unfinished files beside it");
 }
@@ -212,6 +246,7 @@ void replace_file(const std::string& named, const std::function<void(int file, c
   const bool exists = ::stat(path.c_str(), &there) == 0;
   require(!exists || S_ISREG(there.st_mode), ErrorCode::Io, "cannot write '", path, "': it is no regular file");
   if (exists && ::access(path.c_str(), W_OK) != 0) fail_errno(path, "write");  // who protects a file means it
+  remove_leftovers(parent_of(path));
   std::string beside;
   Descriptor file = open_beside(path, beside);
   try {

@@ -106,6 +106,10 @@ void write_all(int file, const std::string& path, const void* from, int64_t byte
 // Of a folder as well, which some file systems cannot sync: that is no error.
 void sync(int file, const std::string& path);
 
+// What the names of unfinished files and folders have behind those they will get, before digits and dashes.
+constexpr const char* kTemporary = ".moonflow-tmp-";
+bool is_temporary(const std::string& name);
+
 // Locks a file or a folder for whoever has made it, until it is closed. Some file systems have no locks.
 enum class Lock { Ours, Anothers, Impossible };
 Lock lock_for_maker(int file);
@@ -122,6 +126,7 @@ void sync_directory(const std::string& path);
 // Replaces the file at `path` by what `write` writes to an empty one: beside it, synced, renamed. Several may do so at
 // once, also in one process: the file is that of the last. The file keeps its mode, and a symbolic link to it stays
 // one, which leads to the path that `write` gets for its errors. A folder, a device or a pipe is an error.
+// The first one in a folder removes what killed processes have left there.
 void replace_file(const std::string& path, const std::function<void(int file, const std::string& path)>& write);
 // By the two parts, one after the other.
 void replace_file(const std::string& path, std::string_view head, const void* body, int64_t body_bytes);

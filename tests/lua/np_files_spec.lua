@@ -557,4 +557,19 @@ for name in ['fortran', 'swapped', 'small']:
       assert.truthy(tostring(problem):find(name .. ".npy", 1, true))
     end
   end)
+
+  it("clear away what killed processes have left of any name, and leave alone what others write", function()
+    local place = process.folder("leftovers")
+    local function left(name) process.write(("%s/%s"):format(place, name), "half") end
+    for _, name in ipairs { "x_15.npy.moonflow-tmp-0", "x_16.npy.moonflow-tmp-7-1", "held.npy.moonflow-tmp-0",
+      "two.npy.moonflow-tmp-0", "own.moonflow-tmp-old" } do left(name) end
+    assert.equal(0, os.execute(("ln %s/two.npy.moonflow-tmp-0 %s/other"):format(place, place)))
+    assert.equal(0, os.execute(("mkdir %s/folder.moonflow-tmp-0"):format(place)))
+    local save = ("require('moonflow').np.save(%q, require('moonflow').np.ones({ 3 }))"):format(place .. "/x_17.npy")
+    local run = process.shell(("flock %s/held.npy.moonflow-tmp-0 %s -e %s"):format(process.quote(place),
+      process.quote(process.launcher), process.quote(save)))
+    assert.equal("", run.err)
+    assert.same({ "folder.moonflow-tmp-0", "held.npy.moonflow-tmp-0", "other", "own.moonflow-tmp-old",
+      "two.npy.moonflow-tmp-0", "x_17.npy" }, core.list_directory(place))
+  end)
 end)
