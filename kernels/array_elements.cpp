@@ -43,13 +43,13 @@ struct Exp2 : Vectorised {
 struct Log2 : Vectorised {
   template <class T, class = IfFloating<T>>
   T operator()(T x) const {
-    return static_cast<T>(elementary::log(static_cast<double>(x)) / 0.69314718055994531);
+    return static_cast<T>(elementary::log2(static_cast<double>(x)));
   }
 };
 struct Log10 : Vectorised {
   template <class T, class = IfFloating<T>>
   T operator()(T x) const {
-    return static_cast<T>(elementary::log(static_cast<double>(x)) / 2.3025850929940459);
+    return static_cast<T>(elementary::log10(static_cast<double>(x)));
   }
 };
 // From the logarithm, with one step of Newton's for the last bits: none from 0 or from what is not finite.

@@ -51,11 +51,32 @@ MOONFLOW_BOTH T expm1(T x) {
   return x == 0 ? x : y;
 }
 
+// With the limits of a logarithm in the place of what is none of a finite x.
+template <class T>
+MOONFLOW_BOTH T log_or_limit(T x, T y) {
+  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  y = x < kInfinity ? y : x;
+  return x > 0 ? y : x == 0 ? -kInfinity : std::numeric_limits<T>::quiet_NaN();
+}
 template <class T>
 MOONFLOW_BOTH T log(T x) {
-  constexpr T kInfinity = std::numeric_limits<T>::infinity();
-  const T y = x < kInfinity ? finite_log(x) : x;
-  return x > 0 ? y : x == 0 ? -kInfinity : std::numeric_limits<T>::quiet_NaN();
+  return log_or_limit(x, finite_log(x));
+}
+
+// To base 2 and 10 the exponent is taken as it is, not as a multiple of ln 2 that is divided again: so the logarithms
+// of whole powers are whole, those of 2 at once, and those of 10 since the error before the last sum is a fifth of the
+// last place. Products of the high part with exponents are exact.
+MOONFLOW_BOTH inline double log2(double x) {
+  const Octave o = octave(x);
+  const double y = o.rest - (o.half_square - o.curve);
+  return log_or_limit(x, o.exponent + (y * 0x1.777d0ffda0d24p-56 + y * 0x1.71547652b82fep+0));
+}
+MOONFLOW_BOTH inline double log10(double x) {
+  constexpr double kLog2High = 0x1.34413509ep-2, kLog2Low = 0x1.79fef311f12b3p-38;
+  const Octave o = octave(x);
+  const double y = o.rest - (o.half_square - o.curve);
+  return log_or_limit(
+      x, o.exponent * kLog2High + (o.exponent * kLog2Low + (y * 0x1.95355baaafad3p-57 + y * 0x1.bcb7b1526e50ep-2)));
 }
 
 // The logarithm of 1 + x as it was rounded, and what that has lost of x. What is too small to add is its own result.

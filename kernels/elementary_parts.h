@@ -162,10 +162,15 @@ MOONFLOW_BOTH inline Exponential<double> exponential(double x, double low) {
   return {rest, ((bits_of(shifted) & kBits) ^ kSign) - kSign, curved - (rest - r)};
 }
 
+// x = 2^exponent (1 + rest) with 1 + rest between sqrt(1/2) and sqrt(2), and log(1 + rest) = rest - (half_square -
+// curve).
+struct Octave {
+  double exponent, rest, half_square, curve;
+};
+
 // With s = f / (2 + f), log(1 + f) is 2 artanh(s) = 2 s + 2/3 s^3 + ...; 2 s is f - s f, and s f is f^2 / 2 - s f^2 /
 // 2, so that only what is small beside f is rounded twice.
-MOONFLOW_BOTH inline double finite_log(double x) {
-  constexpr double kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;
+MOONFLOW_BOTH inline Octave octave(double x) {
   constexpr uint64_t kSqrtHalfBits = 0x3fe6a09e667f3bcd, kBias = 1024, kMantissa = (uint64_t{1} << 52) - 1;
   const bool denormal = x < std::numeric_limits<double>::min();
   const uint64_t bits = static_cast<uint64_t>(bits_of(denormal ? x * 0x1p54 : x)) - kSqrtHalfBits;
@@ -178,7 +183,12 @@ MOONFLOW_BOTH inline double finite_log(double x) {
   const double p = polynomial({0.6666666666666734, 0.3999999999941468, 0.285714287423865, 0.22222198573337001,
                                0.18183564316966852, 0.15314050806553206, 0.14795947016138308},
                               square);
-  return n * kLn2High - ((half_square - (s * (half_square + square * p) + n * kLn2Low)) - f);
+  return {n, f, half_square, s * (half_square + square * p)};
+}
+MOONFLOW_BOTH inline double finite_log(double x) {
+  constexpr double kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;
+  const Octave o = octave(x);
+  return o.exponent * kLn2High - ((o.half_square - (o.curve + o.exponent * kLn2Low)) - o.rest);
 }
 
 // pi / 2 in three parts. Products of the first two with the multiple are exact up to kFarAngle, and what the difference

@@ -617,6 +617,8 @@ describe("functions", function()
     same(np.trunc({ -1.5, 1.5 }), "float32", { -1, 1 })
     same(np.log2({ 1, 8, 2 ^ 60 }), "float32", { 0, 3, 60 })
     same(np.log10({ 1, 1000, 1e30 }), "float32", { 0, 3, 30 })
+    for k = -1074, 1023 do assert.equal(k, np.log2(2 ^ k)) end
+    for k = -300, 300 do assert.equal(k, np.log10(tonumber("1e" .. k))) end
     assert.equal(math.pi, np.deg2rad(180))
     assert.equal(180, np.rad2deg(math.pi))
     same(np.floor_divide(np.array({ -7, 7 }, "int32"), 2), "int32", { -4, 3 })
