@@ -127,7 +127,9 @@ function linalg.expm(...)
   local a = square(expm_signature:parse(...).a, "np.linalg.expm")
   if a.nbytes == 0 then return np.zeros_like(a) end
   local x = cast(a, "float64")
-  local norm = np.max(np.sum(np.abs(x), -1))
+  -- Of each matrix, for one that is not finite is not to be that of all.
+  local norms = np.max(np.sum(np.abs(x), -1), -1)
+  local norm = np.max(np.where(np.isfinite(norms), norms, 0))
   local eye = np.eye(x.shape[x.rank - 1], "float64")
   return cast(exponentials.of(tools_of(expm_signature), x, eye, exponentials.halvings(norm)), a.dtype)
 end

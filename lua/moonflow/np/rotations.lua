@@ -124,7 +124,7 @@ function rotations.scale_of(a, called)
   check_finite(a, called)
   if most == 0 then return 1 end
   local _, exponent = math.frexp(most)
-  return 2 ^ max(exponent, -1000)
+  return 2 ^ max(min(exponent, 1023), -1000)  -- 2^1024 would be infinite
 end
 
 --- Eigenvalues, ascending, (n), and eigenvectors as rows (n, n), of a symmetric matrix that has elements.
@@ -257,7 +257,7 @@ rotations.SMALL = 8
 function rotations.scales_of(stack, called)
   check_finite(stack, called)
   local most = np.max(np.abs(stack), { 1, 2 }, { keepdims = true })
-  return 2 ^ np.maximum(np.ceil(np.log2(np.where(most:eq(0), 1, most))), -1000)
+  return 2 ^ np.clip(np.ceil(np.log2(np.where(most:eq(0), 1, most))), -1000, 1023)
 end
 
 -- A symmetric matrix with elements up to 1 at p[at], of which the lower triangle is read, made diagonal by rotations
