@@ -417,8 +417,12 @@ local function einsum_of_arrays(...)
   if given.b == nil and arguments.kind(given.a) == "table" and given.equation:find(",", 1, true) then
     values = { unpack(given.a) }
   end
+  local has_array = false
+  for _, value in ipairs(values) do has_array = has_array or ndarray.is_array(value) end
+  for i, value in ipairs(has_array and {} or values) do values[i] = ndarray.exact(value, "np.einsum") end
   local result = evaluated(given.equation, (ndarray.alike(values, "np.einsum")), array_signature)
   if result.rank == 0 then return result:item() end
+  if not has_array then return ndarray.as_made(result) end
   -- Of "ij->ij" it is the array that was given.
   return rawequal(result, given.a) and result:copy() or result
 end

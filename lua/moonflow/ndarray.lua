@@ -83,6 +83,23 @@ function ndarray.both(a, b, what)
 end
 local both = ndarray.both
 
+--- An array of what is reduced, compared or looked for: a table or a number is read in float64, so that no two numbers
+--- that differ are taken as one.
+function ndarray.exact(x, what) return as_array(x, what, "float64") end
+
+--- Both of such, where a number or a table that meets an array is made for that.
+function ndarray.both_exact(a, b, what)
+  return as_array(a, what, is_array(b) and b.dtype or "float64"),
+    as_array(b, what, is_array(a) and a.dtype or "float64")
+end
+
+--- What has come of `x`, and of `y` where there is one: an array of float64 that was computed of tables and numbers
+--- alone becomes float32, as np.array makes it of a table.
+function ndarray.as_made(result, x, y)
+  if is_array(x) or is_array(y) or not is_array(result) or result.dtype ~= "float64" then return result end
+  return cast(result, "float32")
+end
+
 --- The same for a list, which stays as it is.
 function ndarray.all_of(list, what)
   local dtype

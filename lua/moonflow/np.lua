@@ -305,18 +305,17 @@ function np.squeeze(...)
   return (evaluate("squeeze", { as_array(given.a, "np.squeeze") }, { axis = axes }, "np.squeeze"))
 end
 
--- Those that give a number where no axis is said; numbers of a table are not rounded before it is made of them.
-local gives_number = { sum = true, prod = true, mean = true, std = true, var = true, max = true, min = true }
-
 -- Functions that are methods of arrays too: np.sum(a, 1) is a:sum(1), and takes tables and numbers as well.
-for _, name in ipairs({
-  "sum", "prod", "mean", "std", "var", "max", "min", "any", "all", "argmax", "argmin",
-  "reshape", "ravel", "transpose", "take", "copy",
-}) do
-  local method, dtype, called = core.ndarray_methods[name], gives_number[name] and "float64" or nil, "np." .. name
+for _, name in ipairs({ "sum", "prod", "mean", "std", "var", "max", "min", "any", "all", "argmax", "argmin" }) do
+  local method, called = core.ndarray_methods[name], "np." .. name
   np[name] = function(a, ...)
-    return method(as_array(a, called, select("#", ...) == 0 and dtype or nil), ...)
+    if is_array(a) then return method(a, ...) end
+    return ndarray.as_made(method(ndarray.exact(a, called), ...), a)
   end
+end
+for _, name in ipairs({ "reshape", "ravel", "transpose", "take", "copy" }) do
+  local method, called = core.ndarray_methods[name], "np." .. name
+  np[name] = function(a, ...) return method(as_array(a, called), ...) end
 end
 
 -- ---- comparing arrays ---------------------------------------------------------------------------------------------
@@ -326,7 +325,7 @@ local equal_signature = signature("np.array_equal", { { "a", "any" }, { "b", "an
 --- @return boolean
 function np.array_equal(...)
   local given = equal_signature:parse(...)
-  local a, b = ndarray.both(given.a, given.b, "np.array_equal")
+  local a, b = ndarray.both_exact(given.a, given.b, "np.array_equal")
   return a.shape == b.shape and a:eq(b):all()
 end
 
@@ -337,7 +336,7 @@ local isclose_signature = signature("np.isclose", closeness)
 --- else to nothing.
 function np.isclose(...)
   local given = isclose_signature:parse(...)
-  local a, b = ndarray.both(given.a, given.b, "np.isclose")
+  local a, b = ndarray.both_exact(given.a, given.b, "np.isclose")
   a, b = a:astype("float64"), b:astype("float64")
   local is_near = np.abs(a - b):le(given.atol + given.rtol * np.abs(b)) * np.isfinite(b)
   local is_close = np.logical_or(a:eq(b), is_near)

@@ -299,3 +299,52 @@ describe("without NaN", function()
     end)
   end)
 end)
+
+describe("numbers of a table beyond those of float32", function()
+  local late, odd = { 1700000001, 1700000003 }, { 16777217 }
+  it("are told apart where they are reduced or looked for", function()
+    assert.same({ 0.5 }, np.interp(odd, { 16777216, 16777218 }, { 0, 1 }):totable())
+    assert.equal(1700000002, np.median { 1700000001, 1700000002, 1700000003 })
+    assert.equal(1, np.argmax { 16777216, 16777217 })
+    assert.equal(2, np.ptp(late))
+    assert.same({ 2 }, np.ptp({ late }, 1):totable())
+    assert.same({ 2 }, np.diff(late):totable())
+    assert.equal(1, np.searchsorted({ 16777216, 16777218 }, 16777217))
+    for _, name in ipairs { "mean", "average", "nanmean", "median", "nanmedian" } do
+      assert.equal(1700000002, np[name](late), name)
+    end
+    assert.equal(1700000002, np.percentile(late, 50))
+    assert.equal(1700000002, np.average(late, { weights = { 1, 1 } }))
+    assert.equal(1700000003, np.nanmax(late))
+    for _, name in ipairs { "dot", "vdot", "inner", "matmul" } do assert.equal(16777217, np[name](odd, { 1 }), name) end
+    assert.equal(16777217, np.einsum("i,i->", odd, { 1 }))
+    assert.equal(16777217, np.trapezoid { 16777217, 16777217 })
+  end)
+
+  it("are told apart where they are compared", function()
+    same({ 0 }, np.eq(odd, { 16777216 }))
+    same({ 0 }, np.isin(odd, { 16777216 }))
+    assert.is_false(np.array_equal(odd, { 16777216 }))
+    same({ 2 }, np.digitize(odd, { 16777216, 16777217, 16777218 }))
+    same({ 0 }, np.flatnonzero { 1e-60 })
+    assert.is_true(np.any { 1e-60 })
+  end)
+
+  it("give arrays of float32", function()
+    assert.equal("float32", np.mean({ late }, 0).dtype)
+    assert.equal("float32", np.median({ late }, 0).dtype)
+    assert.equal("float32", np.nansum({ late }, 0).dtype)
+    assert.equal("float32", np.matmul({ late }, { { 1 }, { 1 } }).dtype)
+    assert.equal("float64", np.average({ late }, 0, np.ones({ 1, 2 }, "float64")).dtype)
+  end)
+end)
+
+it("weights of another shape or without a sum are refused", function()
+  for _, weights in ipairs { { { 1, 1, 1 }, { 2, 2, 2 } }, { 1 } } do
+    raises("shape_mismatch", "np.average: weights are (", function() np.average({ 1, 2, 3 }, { weights = weights }) end)
+  end
+  raises("shape_mismatch", "np.average: weights are (2, 1) for (2, 3)", function()
+    np.average(np.ones { 2, 3 }, 0, { { 2 }, { 1 } })
+  end)
+  refuses("np.average: the weights have the sum 0", function() np.average({ 1, 2 }, { weights = { 1, -1 } }) end)
+end)

@@ -24,7 +24,7 @@ local diff_signature = signature("np.diff", { { "a", "any" }, { "n", "integer", 
 --- @error n below 0; slices that do not fit
 function np.diff(...)
   local given = diff_signature:parse(...)
-  local a = as_array(given.a, "np.diff")
+  local a = ndarray.exact(given.a, "np.diff")
   local axis = axis_of(a, given.axis, "np.diff")
   if given.n < 0 then fail("invalid_argument", ("np.diff: n must be at least 0, got %d"):format(given.n)) end
   local function at_end(more)
@@ -32,7 +32,7 @@ function np.diff(...)
     if type(more) ~= "number" then return more end
     local sizes = a.shape:table()
     sizes[axis + 1] = 1
-    return np.full(sizes, more, a.dtype)
+    return np.full(sizes, more, dtypes.floating[a.dtype] and a.dtype or more % 1 == 0 and a.dtype or "float64")
   end
   if given.n > 0 and (given.prepend ~= nil or given.append ~= nil) then
     a = np.concat({ at_end(given.prepend), a, at_end(given.append) }, axis)
@@ -41,7 +41,7 @@ function np.diff(...)
     local later, earlier = neighbours(a, axis)
     a = later - earlier
   end
-  return a
+  return ndarray.as_made(a, given.a, ndarray.is_array(given.prepend) and given.prepend or given.append)
 end
 
 -- The slopes along an axis: inside each is that of the parabola through a point and its neighbours; at the ends that of
@@ -190,10 +190,10 @@ local trapezoid_signature = signature("np.trapezoid",
 function np.trapezoid(...)
   local given = trapezoid_signature:parse(...)
   local x = given.x
-  local y = ndarray.floating(as_array(given.y, "np.trapezoid", ndarray.is_array(x) and x.dtype))
+  local y = ndarray.floating(as_array(given.y, "np.trapezoid", ndarray.is_array(x) and x.dtype or "float64"))
   local axis, width = axis_of(y, given.axis, "np.trapezoid"), given.dx
   if x ~= nil then
-    x = as_array(x, "np.trapezoid", y.dtype)
+    x = as_array(x, "np.trapezoid", ndarray.is_array(given.y) and y.dtype or "float64")
     if x.rank == 1 and #x == y.shape[axis] then
       local sizes = {}
       for i = 1, y.rank do sizes[i] = i - 1 == axis and #x or 1 end
@@ -207,7 +207,7 @@ function np.trapezoid(...)
   end
   local later, earlier = neighbours(y, axis)
   local area = ((later + earlier) * width / 2):sum(axis)
-  return area.rank == 0 and area:item() or area
+  return area.rank == 0 and area:item() or ndarray.as_made(area, given.y, given.x)
 end
 
 -- Adds to each of the sums from `first` on those of the products p[i - k] q[k] that there are. One k after the other in
@@ -293,7 +293,7 @@ function np.interp(...)
   local xp, fp = as_array(given.xp, "np.interp", "float64"), as_array(given.fp, "np.interp", "float64")
   xp, fp = xp:astype("float64"), fp:astype("float64")
   local is_number = type(given.x) == "number"
-  local x = is_number and np.array(given.x, "float64") or ndarray.floating(as_array(given.x, "np.interp"))
+  local x = ndarray.floating(ndarray.exact(given.x, "np.interp"))
   local dtype, count = x.dtype, xp.rank == 1 and #xp or 0
   x = x:astype("float64")
   if count == 0 or xp.shape ~= fp.shape then
@@ -321,5 +321,5 @@ function np.interp(...)
   result = np.where(x:lt(xp[0]), given.left or fp[0], result)
   result = np.where(x:gt(xp[count - 1]), given.right or fp[count - 1], result)
   result = np.where(np.isnan(x), np.nan, result)
-  return is_number and result:item() or cast(result, dtype)
+  return is_number and result:item() or ndarray.as_made(cast(result, dtype), given.x)
 end

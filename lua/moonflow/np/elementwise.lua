@@ -152,7 +152,8 @@ end
 
 -- ---- of two arrays ------------------------------------------------------------------------------------------------
 
-local function pairwise(name, compute)
+-- `of_tables` is the dtype that two tables are read in.
+local function pairwise(name, compute, of_tables)
   local called = "np." .. name
   local two = signature(called, {
     { "a", "any", text = "an array, a table or a number; of two numbers the result is one, in double precision" },
@@ -165,7 +166,7 @@ local function pairwise(name, compute)
     end
     -- One of the two becomes an array, so that dtypes meet as they do in the operators.
     if not is_array(a) and (type(a) ~= "number" or not is_array(b)) then
-      a = as_array(a, called, is_array(b) and b.dtype)
+      a = as_array(a, called, is_array(b) and b.dtype or of_tables)
     end
     if type(b) ~= "number" then b = as_array(b, called, is_array(a) and a.dtype) end
     return compute(a, b, called)
@@ -223,7 +224,7 @@ pairwise("heaviside", function(a, b)
 end)
 
 local function comparison(name)
-  pairwise(name, function(a, b, called) return ndarray.compare(ndarray.comparisons[name], a, b, called) end)
+  pairwise(name, function(a, b, called) return ndarray.compare(ndarray.comparisons[name], a, b, called) end, "float64")
 end
 --- 1 where a == b, else 0, int8.
 comparison("eq")
@@ -268,7 +269,7 @@ local where_signature = signature("np.where", { { "condition", "any" }, { "x", "
 function np.where(condition, x, y, ...)
   if ... ~= nil then where_signature:too_many(3 + select("#", ...)) end
   if x == nil and y == nil then return np.nonzero(condition) end
-  condition = as_array(condition, "np.where")
+  condition = ndarray.exact(condition, "np.where")
   if condition.dtype ~= "int8" then condition = condition:ne(0) end
   if not is_array(x) and not is_array(y) then x = as_array(x, "np.where") end
   x, y = ndarray.operands(x, y, "np.where")

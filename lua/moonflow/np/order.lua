@@ -91,7 +91,7 @@ for name, op in pairs({ sort = "sort_values", argsort = "argsort" }) do
   local signed = signature(called, { { "a", "any" }, { "axis", "integer", -1 }, { "descending", "boolean", false } })
   np[name] = function(...)
     local given = signed:parse(...)
-    local a = as_array(given.a, called)
+    local a = (name == "argsort" and ndarray.exact or as_array)(given.a, called)
     local attrs = { direction = given.descending and "DESCENDING" or "ASCENDING" }
     return along(a, axis_of(a, given.axis, called), function(rows)
       return (evaluate(op, { rows }, attrs, called))
@@ -118,7 +118,7 @@ function np.lexsort(...)
   end
   local first = as_array(keys[1], "np.lexsort")
   for i, key in ipairs(keys) do
-    key = as_array(key, "np.lexsort")
+    key = ndarray.exact(key, "np.lexsort")
     if key.shape ~= first.shape then
       fail("shape_mismatch", ("np.lexsort: key %d is %s, the first one is %s"):format(i, tostring(key.shape),
         tostring(first.shape)))
@@ -149,7 +149,7 @@ local search_signature = signature("np.searchsorted",
 --- `side = "right"` behind them. Of a number a number.
 function np.searchsorted(...)
   local given = search_signature:parse(...)
-  local a, v = ndarray.both(given.a, given.v, "np.searchsorted")
+  local a, v = ndarray.both_exact(given.a, given.v, "np.searchsorted")
   if a.rank ~= 1 then
     fail("shape_mismatch", "np.searchsorted looks in an array of one axis, got " .. tostring(a.shape))
   end
@@ -164,7 +164,7 @@ end
 
 -- The values that this share of the others is not above. Of a list of shares, one slice for each of them.
 local function quantiles(given, whole, called)
-  local a, q, axis, ones = as_array(given.a, called), given.q
+  local a, q, axis, ones = ndarray.exact(given.a, called), given.q
   local axes = given.axis and flat_list(given.axis) or {}
   a, axis, ones = ndarray.with_one_axis(a, axes, called)
   local count = a.shape[axis]
@@ -172,23 +172,26 @@ local function quantiles(given, whole, called)
   local sorted = np.sort(a, axis)
   local function at(i) return ndarray.floating(part(sorted, axis, i, i + 1)) end
   local is_unknown = np.isnan(at(count - 1))
-  local function one(share)
+  local function one(share, is_number)
     if not (share >= 0 and share <= whole) then
       fail("invalid_argument", ("%s: q is from 0 to %d, got %g"):format(called, whole, share))
     end
     local place = (count - 1) * share / whole
     local result = between(at(math.floor(place)), at(math.ceil(place)), place % 1)
     result = np.squeeze(np.where(is_unknown, np.nan, result), axis)
+    if not is_number then result = ndarray.as_made(result, given.a) end
     return given.keepdims and result:reshape(ones) or result
   end
   if type(q) == "number" then
-    local result = one(q)
-    return (#axes > 0 or given.keepdims) and result or result:item()
+    if #axes == 0 and not given.keepdims then return one(q, true):item() end
+    return one(q)
   end
   local results = {}
   if not ndarray.is_array(q) then q = np.array(q, "float64") end
   for i, share in ipairs(q:ravel():totable()) do results[i] = one(share) end
-  return np.stack(results)
+  local stacked, shape = np.stack(results), q.shape:table()
+  for i = 1, stacked.rank - 1 do shape[#shape + 1] = stacked.shape[i] end
+  return stacked:reshape(shape)
 end
 
 local percentile_signature = signature("np.percentile",
@@ -230,7 +233,7 @@ local isin_signature = signature("np.isin", { { "a", "any" }, { "values", "any" 
 --- 1 where an element of `a` is one of `values`, int8.
 function np.isin(...)
   local given = isin_signature:parse(...)
-  local a, values = ndarray.both(given.a, given.values, "np.isin")
+  local a, values = ndarray.both_exact(given.a, given.values, "np.isin")
   values = values:ravel()
   local is_whole = not dtypes.floating[a.dtype]
   if is_whole then values = whole_values(values) end
@@ -349,7 +352,7 @@ local bincount_signature = signature("np.bincount",
 --- int64.
 function np.bincount(...)
   local given = bincount_signature:parse(...)
-  local a = as_array(given.a, "np.bincount"):ravel()
+  local a = as_array(given.a, "np.bincount", "int64"):ravel()
   if dtypes.floating[a.dtype] then
     fail("dtype_mismatch", "np.bincount wants integers, got " .. a.dtype .. "; cast them first, with :astype")
   end
@@ -445,5 +448,5 @@ local count_signature = signature("np.count_nonzero", { { "a", "any" }, { "axis"
 --- How many elements are not 0.
 function np.count_nonzero(...)
   local given = count_signature:parse(...)
-  return as_array(given.a, "np.count_nonzero"):ne(0):sum({ axis = given.axis })
+  return ndarray.exact(given.a, "np.count_nonzero"):ne(0):sum({ axis = given.axis })
 end

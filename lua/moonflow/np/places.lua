@@ -23,7 +23,7 @@ end
 
 --- The places in the flattened array of what is not 0, in order.
 function np.flatnonzero(a)
-  local holds = as_array(a, "np.flatnonzero"):ravel():ne(0)
+  local holds = ndarray.exact(a, "np.flatnonzero"):ravel():ne(0)
   local count = holds:sum()
   local places = core.empty("int64", { count + 1 })
   write_places(holds:ptr(), #holds, places:ptr())
@@ -43,13 +43,13 @@ end
 
 --- The places of what is not 0, an array for each axis: `local rows, columns = np.nonzero(a:gt(0))`.
 function np.nonzero(a)
-  a = as_array(a, "np.nonzero")
+  a = ndarray.exact(a, "np.nonzero")
   return unpack(unravelled(np.flatnonzero(a), a.shape:table()))
 end
 
 --- The places of what is not 0, one in each row: (count, rank).
 function np.argwhere(a)
-  a = as_array(a, "np.argwhere")
+  a = ndarray.exact(a, "np.argwhere")
   if a.rank == 0 then return np.zeros({ a:ne(0):sum(), 0 }, "int64") end
   return np.stack({ np.nonzero(a) }, 1)
 end
@@ -131,7 +131,7 @@ local compress_signature = signature("np.compress",
 --- without an axis the elements.
 function np.compress(...)
   local given = compress_signature:parse(...)
-  local condition, a = as_array(given.condition, "np.compress"), as_array(given.a, "np.compress")
+  local condition, a = ndarray.exact(given.condition, "np.compress"), as_array(given.a, "np.compress")
   local axis = given.axis and axis_of(a, given.axis, "np.compress")
   local size = axis and a.shape[axis] or a.shape:count()
   if condition.shape:count() ~= size then

@@ -7,7 +7,7 @@ local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 
-local as_array, is_array, floating, evaluate = ndarray.as_array, ndarray.is_array, ndarray.floating, ndarray.evaluate
+local is_array, floating, evaluate = ndarray.is_array, ndarray.floating, ndarray.evaluate
 local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
 
 -- The leading axes of two stacks of matrices, broadcast; these are lists of sizes, with those of the matrices.
@@ -30,10 +30,18 @@ local function spread(x, batch, rows, columns)
   return x.shape == core.shape(sizes) and x or (evaluate("broadcast_to", { x }, { shape = sizes }))
 end
 
+-- What `compute` gives of two arrays, which tables are made. Two tables are multiplied in float64.
+local function of_two(a, b, called, compute)
+  if is_array(a) or is_array(b) then
+    a, b = ndarray.both(a, b, called)
+    return compute(a, b, called)
+  end
+  return ndarray.as_made(compute(ndarray.exact(a, called), ndarray.exact(b, called), called))
+end
+
 -- The products of matrices, where an array of one axis on the left is a row and on the right a column that the result
 -- is without. Where no axis is left, a number.
 local function product(a, b, called)
-  if not is_array(a) and not is_array(b) then a = as_array(a, called) end
   a, b = ndarray.operands(a, b, called)
   if a.rank == 0 or b.rank == 0 then
     fail("shape_mismatch", ("%s wants arrays with an axis: a is %s, b is %s; a * b multiplies by a number"):format(
@@ -74,7 +82,8 @@ local matmul_signature = signature("np.matmul", { { "a", "any" }, { "b", "any" }
 --- @error the inner sizes differ; an array without an axis
 function np.matmul(a, b, ...)
   if ... ~= nil then matmul_signature:too_many(2 + select("#", ...), "; a:transpose() turns a matrix") end
-  return product(a, b, "np.matmul")
+  if is_array(a) and is_array(b) then return product(a, b, "np.matmul") end
+  return of_two(a, b, "np.matmul", product)
 end
 
 -- The sizes of these axes, and what they make together.
@@ -115,6 +124,16 @@ local function scaled(a, b)
   return result.rank == 0 and result:item() or result
 end
 
+local function dotted(a, b, called)
+  if a.rank == 0 or b.rank == 0 then return scaled(a, b) end
+  if b.rank <= 2 then return product(a, b, called) end
+  if a.shape[a.rank - 1] ~= b.shape[b.rank - 2] then
+    fail("shape_mismatch", ("np.dot: the last axis of a, %s, and the last but one of b, %s, differ in size"):format(
+      tostring(a.shape), tostring(b.shape)))
+  end
+  return contracted(a, b, { a.rank - 1 }, { b.rank - 2 }, called)
+end
+
 local dot_signature = signature("np.dot", { { "a", "any" }, { "b", "any" } })
 --- The sum of products over the last axis of `a` and the last but one of `b`, or its only one. So of two vectors a
 --- number, of two matrices their product, and of more axes all pairs, where np.matmul goes through stacks together.
@@ -123,14 +142,16 @@ local dot_signature = signature("np.dot", { { "a", "any" }, { "b", "any" } })
 --- @error the sizes of the two axes differ
 function np.dot(a, b, ...)
   if ... ~= nil then dot_signature:too_many(2 + select("#", ...)) end
-  a, b = ndarray.both(a, b, "np.dot")
+  return of_two(a, b, "np.dot", dotted)
+end
+
+local function multiplied_inside(a, b, called)
   if a.rank == 0 or b.rank == 0 then return scaled(a, b) end
-  if b.rank <= 2 then return product(a, b, "np.dot") end
-  if a.shape[a.rank - 1] ~= b.shape[b.rank - 2] then
-    fail("shape_mismatch", ("np.dot: the last axis of a, %s, and the last but one of b, %s, differ in size"):format(
-      tostring(a.shape), tostring(b.shape)))
+  if a.shape[a.rank - 1] ~= b.shape[b.rank - 1] then
+    fail("shape_mismatch", ("np.inner: the last axes differ in size: a is %s, b is %s"):format(tostring(a.shape),
+      tostring(b.shape)))
   end
-  return contracted(a, b, { a.rank - 1 }, { b.rank - 2 }, "np.dot")
+  return contracted(a, b, { a.rank - 1 }, { b.rank - 1 }, called)
 end
 
 local inner_signature = signature("np.inner", { { "a", "any" }, { "b", "any" } })
@@ -140,13 +161,7 @@ local inner_signature = signature("np.inner", { { "a", "any" }, { "b", "any" } }
 --- @error the last axes differ in size
 function np.inner(...)
   local given = inner_signature:parse(...)
-  local a, b = ndarray.both(given.a, given.b, "np.inner")
-  if a.rank == 0 or b.rank == 0 then return scaled(a, b) end
-  if a.shape[a.rank - 1] ~= b.shape[b.rank - 1] then
-    fail("shape_mismatch", ("np.inner: the last axes differ in size: a is %s, b is %s"):format(tostring(a.shape),
-      tostring(b.shape)))
-  end
-  return contracted(a, b, { a.rank - 1 }, { b.rank - 1 }, "np.inner")
+  return of_two(given.a, given.b, "np.inner", multiplied_inside)
 end
 
 local vdot_signature = signature("np.vdot", { { "a", "any" }, { "b", "any" } })
@@ -154,7 +169,7 @@ local vdot_signature = signature("np.vdot", { { "a", "any" }, { "b", "any" } })
 --- @return number
 function np.vdot(...)
   local given = vdot_signature:parse(...)
-  local a, b = ndarray.both(given.a, given.b, "np.vdot")
+  local a, b = ndarray.both_exact(given.a, given.b, "np.vdot")
   return product(a:ravel(), b:ravel(), "np.vdot")
 end
 
@@ -166,7 +181,7 @@ local tensordot_signature = signature("np.tensordot", { { "a", "any" }, { "b", "
 --- @error the axes of a pair differ in size; an axis twice; more axes than an array has
 function np.tensordot(...)
   local given = tensordot_signature:parse(...)
-  local a, b = ndarray.both(given.a, given.b, "np.tensordot")
+  local a, b = ndarray.both_exact(given.a, given.b, "np.tensordot")
   local axes, others = {}, {}
   if type(given.axes) == "number" then
     local most = math.min(#a.shape, #b.shape)
@@ -200,7 +215,7 @@ function np.tensordot(...)
     end
     axes[i], others[i], known[axis], known_other[other] = axis, other, true, true
   end
-  return contracted(a, b, axes, others, "np.tensordot")
+  return ndarray.as_made(contracted(a, b, axes, others, "np.tensordot"), given.a, given.b)
 end
 
 np.einsum = einsum.of_arrays
@@ -217,7 +232,7 @@ local trace_signature = signature("np.trace", { { "a", "any" } })
 --- The sum of the main diagonal of a matrix.
 --- @return number
 function np.trace(...)
-  local a = as_array(trace_signature:parse(...).a, "np.trace")
+  local a = ndarray.exact(trace_signature:parse(...).a, "np.trace")
   if a.rank ~= 2 then fail("shape_mismatch", "np.trace wants a matrix, got " .. tostring(a.shape)) end
   return np.diag(a):sum()
 end

@@ -14,25 +14,33 @@ local average_signature = signature("np.average", { { "a", "any" }, { "axis", "i
 --- The mean along `axis`, or of all elements, each counted by its weight. `weights` are shaped as the array, or one
 --- for each place along the axis.
 --- @return any
+--- @error weights of another shape; weights whose sum is 0
 function np.average(...)
   local given = average_signature:parse(...)
   local weights = given.weights
-  local a = floating(as_array(given.a, "np.average", ndarray.is_array(weights) and weights.dtype))
-  if weights == nil then return given.axis and a:mean(given.axis) or a:mean() end
-  weights = as_array(weights, "np.average", a.dtype)
-  if weights.rank == 1 and a.rank > 1 then
-    local axis = given.axis and ndarray.axis_of(a, given.axis, "np.average")
-    if not axis or #weights ~= a.shape[axis] then
+  local a, of_weights
+  if weights == nil then
+    a = floating(ndarray.exact(given.a, "np.average"))
+    return given.axis and ndarray.as_made(a:mean(given.axis), given.a) or a:mean()
+  end
+  a, of_weights = ndarray.both_exact(given.a, weights, "np.average")
+  a, of_weights = floating(a), floating(of_weights)
+  local axis = given.axis and ndarray.axis_of(a, given.axis, "np.average")
+  if of_weights.shape ~= a.shape then
+    if of_weights.rank ~= 1 or not axis or #of_weights ~= a.shape[axis] then
       fail("shape_mismatch", ("np.average: weights are %s for %s; one for each place along an axis, or for each "
-        .. "element"):format(tostring(weights.shape), tostring(a.shape)))
+        .. "element"):format(tostring(of_weights.shape), tostring(a.shape)))
     end
     local shape = {}
-    for i = 1, a.rank do shape[i] = i - 1 == axis and #weights or 1 end
-    weights = weights:reshape(shape)
+    for i = 1, a.rank do shape[i] = i - 1 == axis and #of_weights or 1 end
+    of_weights = of_weights:reshape(shape) + np.zeros_like(a)
   end
-  weights = floating(weights) + np.zeros_like(a)
-  if given.axis then return (a * weights):sum(given.axis) / weights:sum(given.axis) end
-  return (a * weights):sum() / weights:sum()
+  local function total(x) return axis and x:sum(axis) or x:sum() end
+  local sums = total(of_weights)
+  if axis and not sums:all() or sums == 0 then
+    fail("invalid_argument", "np.average: the weights have the sum 0, which nothing is divided by")
+  end
+  return ndarray.as_made(total(a * of_weights) / sums, given.a, weights)
 end
 
 -- Over an axis an array, else a number.
@@ -52,12 +60,12 @@ local function without_nan(name, parameters, of, share)
   local own = signature(where, parameters)
   np[name] = function(...)
     local given = own:parse(...)
-    local axes, a, axis, ones = arguments.flat_list(given.axis or {}), as_array(given.a, where)
+    local axes, a, axis, ones = arguments.flat_list(given.axis or {}), ndarray.exact(given.a, where)
     local dtype = a.dtype
     if dtypes.narrow[dtype] then a = ndarray.cast(a, "float32") end  -- nothing is rounded before the end
     if #axes > 0 or given.keepdims then a, axis, ones = ndarray.with_one_axis(a, axes, where) end
     local result = of(a, np.isnan(a), axis, given)
-    if axis and dtypes.floating[dtype] then result = ndarray.cast(result, dtype) end
+    if axis and dtypes.floating[dtype] then result = ndarray.as_made(ndarray.cast(result, dtype), given.a) end
     return given.keepdims and result:reshape(ones) or result
   end
 end
@@ -153,7 +161,7 @@ local function place_without_nan(name, worst, find)
   local own = signature("np." .. name, { { "a", "any" }, { "axis", "integer?" } })
   np[name] = function(...)
     local given = own:parse(...)
-    local a = as_array(given.a, "np." .. name)
+    local a = ndarray.exact(given.a, "np." .. name)
     local missing = np.isnan(a)
     local is_lost = np.all(missing, { axis = given.axis })
     if is_lost == true or ndarray.is_array(is_lost) and is_lost:any() then
@@ -185,8 +193,8 @@ local ptp_signature = signature("np.ptp", { { "a", "any" }, { "axis", "list?" },
 --- @return any
 function np.ptp(...)
   local given = ptp_signature:parse(...)
-  local a, options = as_array(given.a, "np.ptp"), { axis = given.axis, keepdims = given.keepdims }
-  return np.max(a, options) - np.min(a, options)
+  local a, options = ndarray.exact(given.a, "np.ptp"), { axis = given.axis, keepdims = given.keepdims }
+  return ndarray.as_made(np.max(a, options) - np.min(a, options), given.a)
 end
 
 local digitize_signature = signature("np.digitize",
@@ -196,7 +204,7 @@ local digitize_signature = signature("np.digitize",
 --- @error bounds that do neither
 function np.digitize(...)
   local given = digitize_signature:parse(...)
-  local a, bins = ndarray.both(given.a, given.bins, "np.digitize")
+  local a, bins = ndarray.both_exact(given.a, given.bins, "np.digitize")
   local side = given.right and "left" or "right"
   local steps = bins.rank == 1 and np.diff(bins)
   if not steps or np.all(steps:ge(0)) then return np.searchsorted(bins, a, side) end
