@@ -6,7 +6,7 @@ local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np.functions"
 
-local as_array, floating = ndarray.as_array, ndarray.floating
+local as_array, cast, floating = ndarray.as_array, ndarray.cast, ndarray.floating
 local axis_of = ndarray.axis_of
 local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
 
@@ -14,45 +14,51 @@ local signature, flat_list, fail = arguments.signature, arguments.flat_list, err
 
 local function covariance(given, called)
   local y = given.y
-  local x = floating(as_array(given.m, called, ndarray.is_array(y) and y.dtype))
+  local x = floating(ndarray.exact(given.m, called))
+  -- A table has none of its own.
+  local dtype = floating(as_array(given.m, called, ndarray.is_array(y) and y.dtype)).dtype
+  if ndarray.is_array(y) then dtype = dtypes.promote(dtype, floating(y).dtype) end
   if x.rank > 2 then fail("shape_mismatch", called .. " wants rank 1 or 2, got " .. tostring(x.shape)) end
   local function variables(a)
-    a = a.rank < 2 and a:reshape({ 1, -1 }) or a
-    return not given.rowvar and a.shape[0] ~= 1 and a:transpose() or a
+    if a.rank < 2 then return a:reshape({ 1, -1 }) end
+    return given.rowvar and a or a:transpose()
   end
   local is_number = x.rank < 2 and y == nil
   x = variables(x)
-  if y ~= nil then x = np.concat({ x, variables(floating(as_array(y, called, x.dtype))) }, 0) end
+  if y ~= nil then x = np.concat({ x, variables(floating(ndarray.exact(y, called))) }, 0) end
+  x = cast(x, "float64")
   local count = x.shape[1] - (given.ddof or given.bias and 0 or 1)
   if count <= 0 then
     fail("invalid_argument", ("%s: %d observations are too few; the last axis counts them, or the first one with "
       .. "rowvar = false"):format(called, x.shape[1]))
   end
   local centred = x - x:mean({ axis = 1, keepdims = true })
-  return np.matmul(centred, centred:transpose()) / count, is_number
+  return np.matmul(centred, centred:transpose()) / count, is_number, dtype
 end
 
 local cov_signature = signature("np.cov", { { "m", "any" }, { "y", "any?" }, { "rowvar", "boolean", true },
   { "bias", "boolean", false }, { "ddof", "integer?" } })
 --- The covariances of variables, (variables, variables): each is a row of `m`, of observations, or with
 --- `rowvar = false` a column; `y` has more of them. Divided by one less than there are observations, with
---- `bias = true` by all, else by `ddof` less. Of one variable of rank 1 its variance, a number.
+--- `bias = true` by all, else by `ddof` less. Of one variable of rank 1 its variance, a number. Computed in float64, of
+--- the dtype of the data.
 --- @return any
 function np.cov(...)
-  local result, is_number = covariance(cov_signature:parse(...), "np.cov")
-  return is_number and result:item() or result
+  local result, is_number, dtype = covariance(cov_signature:parse(...), "np.cov")
+  return is_number and result:item() or cast(result, dtype)
 end
 
 local corrcoef_signature = signature("np.corrcoef",
   { { "m", "any" }, { "y", "any?" }, { "rowvar", "boolean", true } })
 --- The correlations of variables, from -1 to 1: np.cov divided by the deviations of both. Of what never changes NaN.
+--- Computed in float64, of the dtype of the data.
 --- @return any
 function np.corrcoef(...)
-  local result, is_number = covariance(corrcoef_signature:parse(...), "np.corrcoef")
+  local result, is_number, dtype = covariance(corrcoef_signature:parse(...), "np.corrcoef")
   local deviation = np.sqrt(np.diag(result))
   -- One after the other, for the product of both deviations may be too large or too small for the dtype.
   result = np.clip(result / deviation / deviation:reshape({ -1, 1 }), -1, 1)
-  return is_number and result:item() or result
+  return is_number and result:item() or cast(result, dtype)
 end
 
 -- ---- norms ------------------------------------------------------------------------------------------
