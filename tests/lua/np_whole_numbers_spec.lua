@@ -16,6 +16,8 @@ describe("bits", function()
     assert.same({ { 1, 3 }, { 1, 2 } }, np.bitwise_or({ { 1 }, { 0 } }, { 1, 2 }):totable())
     assert.same({ 255, 250 }, np.bitwise_not(int({ 0, 5 }, "uint8")):totable())
     assert.same({ -1, -6 }, np.bitwise_not(int { 0, 5 }):totable())
+    assert.same({ -2, -3 }, np.bitwise_not({ 1, 2 }):totable())
+    raises("dtype_mismatch", "np.bitwise_not is for whole numbers", function() np.bitwise_not(1.5) end)
   end)
 
   it("are moved", function()

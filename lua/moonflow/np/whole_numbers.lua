@@ -67,8 +67,8 @@ local not_signature = signature("np.bitwise_not", { { "x", "any" } })
 --- @return any
 function np.bitwise_not(...)
   local x = not_signature:parse(...).x
-  if type(x) == "number" then return -x - 1 end
-  x = ndarray.as_array(x, "np.bitwise_not")
+  if type(x) == "number" and x % 1 == 0 then return -x - 1 end
+  x = ndarray.as_array(x, "np.bitwise_not", type(x) == "table" and "int64" or nil)
   check_whole(x, "np.bitwise_not")
   return cast(-1 - cast(x, "int64"), x.dtype)
 end
