@@ -227,3 +227,13 @@ describe("an array written as text", function()
     end
   end)
 end)
+
+describe("converters", function()
+  setup(function() path = process.folder("np_text_converters") .. "/log.csv" end)
+
+  it("count columns from the end as well, and name those that there are not", function()
+    local function long(text) return #text end
+    assert.same({ { 1, 2, 3 }, { 4, 5, 2 } }, load("1 2 abc\n4 5 de\n", { converters = { [-1] = long } }):totable())
+    fails(":1: converters have no column 9 to go to among 3", "1 2 3\n", { converters = { [9] = long } })
+  end)
+end)

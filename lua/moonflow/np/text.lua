@@ -251,6 +251,18 @@ function np.loadtxt(...)
     for column, converter in pairs(converters) do by_place[placed(column)] = converter end
     converters = by_place
   end
+  -- The converters by places from the front, among so many columns.
+  local function counted_from_the_front(columns)
+    local by_place = {}
+    for column, converter in pairs(converters) do
+      local place = type(column) == "number" and column < 0 and column + columns or column
+      if type(place) ~= "number" or place % 1 ~= 0 or place < 0 or place >= columns then
+        refuse("converters have no column %s to go to among %d", tostring(column), columns)
+      end
+      by_place[place] = converter
+    end
+    return by_place
+  end
   -- Of a field that is not a plain number.
   local function value_of(text, column, converter)
     text = as_meant(text)
@@ -301,6 +313,7 @@ function np.loadtxt(...)
         width = width or columns
         if columns ~= width then refuse("%d columns, and %d before", columns, width) end
       end
+      if rows == 0 and type(converters) == "table" then converters = counted_from_the_front(columns) end
       for i = 1, wanted and #wanted or columns do
         local column = wanted and wanted[i] or i - 1
         local place = column < 0 and columns + column or column
