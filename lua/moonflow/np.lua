@@ -128,6 +128,15 @@ function np.arange(...)
   if step == 0 then fail("invalid_argument", "np.arange: the step is 0") end
   local whole = start % 1 == 0 and stop % 1 == 0 and step % 1 == 0
   local dtype = given.dtype or whole and "int64" or "float32"
+  local count = math.ceil((stop - start) / step)
+  if not dtypes.floating[dtype] and dtype ~= "int64" and count > 0 and count < math.huge then
+    local last = start + (count - 1) * step
+    local least, most = math.min(start, last), math.max(start, last)
+    if least <= dtypes.least[dtype] - 1 or most >= dtypes.most[dtype] + 1 then
+      fail("out_of_range", ("np.arange: the numbers go from %.17g to %.17g, and do not fit %s"):format(start, last,
+        dtype))
+    end
+  end
   return (evaluate("range", {}, { start = start, stop = stop, step = step, dtype = dtype }, "np.arange"))
 end
 
@@ -158,10 +167,21 @@ function np.linspace(...)
   return a
 end
 
+-- Values of float64 in another dtype, rounded where it has no fractions. What does not fit is refused.
+local function rounded_to(values, dtype, called)
+  if dtypes.floating[dtype] then return cast(values, dtype) end
+  values = np.rint(values)
+  for _, value in ipairs(values.nbytes > 0 and { values:min(), values:max() } or {}) do
+    if not (value >= dtypes.least[dtype] and value <= dtypes.most[dtype]) then
+      fail("out_of_range", ("%s: %.17g does not fit %s"):format(called, value, dtype))
+    end
+  end
+  return cast(values, dtype)
+end
+
 -- Powers of a base with equally spaced exponents; the whole ones of an integer dtype are rounded to it.
-local function powers(base, exponents, dtype)
-  local values = np.power(np.array(base, "float64"), exponents)
-  return cast(dtypes.floating[dtype] and values or np.rint(values), dtype)
+local function powers(base, exponents, dtype, called)
+  return rounded_to(np.power(np.array(base, "float64"), exponents), dtype, called)
 end
 
 local logspace_signature = signature("np.logspace", { { "start", "number" }, { "stop", "number" },
@@ -171,7 +191,7 @@ local logspace_signature = signature("np.logspace", { { "start", "number" }, { "
 function np.logspace(...)
   local given = logspace_signature:parse(...)
   check_count(given.count, "np.logspace")
-  return powers(given.base, np.linspace(given.start, given.stop, given.count, "float64"), given.dtype)
+  return powers(given.base, np.linspace(given.start, given.stop, given.count, "float64"), given.dtype, "np.logspace")
 end
 
 local geomspace_signature = signature("np.geomspace",
@@ -190,7 +210,7 @@ function np.geomspace(...)
   local a = powers(stop / start, np.linspace(0, 1, count, "float64"), "float64") * start
   if count > 0 then a[0] = start end
   if count > 1 then a[count - 1] = stop end
-  return cast(dtypes.floating[dtype] and a or np.rint(a), dtype)
+  return rounded_to(a, dtype, "np.geomspace")
 end
 
 -- Where the diagonal of a matrix (rows, columns) that begins `k` columns to the right, or with a negative one so many
@@ -266,7 +286,9 @@ function np.fill_diagonal(...)
   local given = fill_signature:parse(...)
   local a = given.a
   if a.rank ~= 2 then fail("shape_mismatch", "np.fill_diagonal wants a matrix, got " .. tostring(a.shape)) end
-  a:reshape({ -1 }):set(diagonal(a.shape[0], a.shape[1], 0), given.value)
+  local size = math.min(a.shape[0], a.shape[1])
+  a:reshape({ -1 }):set(diagonal(a.shape[0], a.shape[1], 0),
+    ndarray.fitted(given.value, a.dtype, { size }, "np.fill_diagonal"))
 end
 
 -- ---- joining and shaping ------------------------------------------------------------------------------------------
@@ -333,14 +355,16 @@ local closeness = { { "a", "any" }, { "b", "any" }, { "rtol", "number", 1e-5 }, 
                     { "equal_nan", "boolean", false } }
 local isclose_signature = signature("np.isclose", closeness)
 --- 1 where |a - b| <= atol + rtol * |b|, int8. An infinity is close to itself alone; so is a NaN with `equal_nan`, and
---- else to nothing.
+--- else to nothing. Of two numbers a number.
+--- @return any
 function np.isclose(...)
   local given = isclose_signature:parse(...)
   local a, b = ndarray.both_exact(given.a, given.b, "np.isclose")
   a, b = a:astype("float64"), b:astype("float64")
   local is_near = np.abs(a - b):le(given.atol + given.rtol * np.abs(b)) * np.isfinite(b)
   local is_close = np.logical_or(a:eq(b), is_near)
-  return given.equal_nan and np.logical_or(is_close, np.isnan(a) * np.isnan(b)) or is_close
+  if given.equal_nan then is_close = np.logical_or(is_close, np.isnan(a) * np.isnan(b)) end
+  return type(given.a) == "number" and type(given.b) == "number" and is_close:item() or is_close
 end
 
 local allclose_signature = signature("np.allclose", closeness)
@@ -348,7 +372,9 @@ local allclose_signature = signature("np.allclose", closeness)
 --- @return boolean
 function np.allclose(...)
   local given = allclose_signature:parse(...)
-  return np.isclose(given):all()
+  local is_close = np.isclose(given)
+  if type(is_close) == "number" then return is_close == 1 end
+  return is_close:all()
 end
 
 local printing_signature = signature("np.set_printoptions",

@@ -91,13 +91,13 @@ np.absolute = np.abs
 elementwise("negative", function(a) return -a end)
 --- x * x, in x's dtype.
 elementwise("square", function(a) return a * a end)
---- 1 where x is NaN, else 0, int8.
+--- 1 where x is NaN, else 0, int8. Of a number 0 or 1, and 0 is true in Lua.
 elementwise("isnan", function(a) return a:ne(a) end)
---- 1 where x is neither infinite nor NaN, else 0, int8.
+--- 1 where x is neither infinite nor NaN, else 0, int8. Of a number 0 or 1, and 0 is true in Lua.
 elementwise("isfinite", function(a) return dtypes.floating[a.dtype] and evaluate("isfinite", { a }, {}) or a:eq(a) end)
---- 1 where x is inf or -inf, else 0, int8.
+--- 1 where x is inf or -inf, else 0, int8. Of a number 0 or 1, and 0 is true in Lua.
 elementwise("isinf", function(a) return dtypes.floating[a.dtype] and evaluate("isinf", { a }, {}) or a:ne(a) end)
---- 1 where x is 0, else 0, int8.
+--- 1 where x is 0, else 0, int8. Of a number 0 or 1, and 0 is true in Lua.
 elementwise("logical_not", function(a) return a:eq(0) end)
 --- Degrees as radians: x * pi / 180. Integers give float64.
 elementwise("deg2rad", function(a) return floating(a) * (math.pi / 180) end)
@@ -124,15 +124,17 @@ local GREATEST = { float32 = 2 ^ 128 - 2 ^ 104, float64 = 1.7976931348623157e308
 local number_signature = signature("np.nan_to_num",
   { { "x", "any" }, { "nan", "number", 0 }, { "posinf", "number?" }, { "neginf", "number?" } })
 --- With `nan` in place of what is not a number, and in place of infinities `posinf` and `neginf`, or else the greatest
---- and least number of the dtype.
+--- and least number of the dtype. Of a number a number.
+--- @return any
 function np.nan_to_num(...)
   local given = number_signature:parse(...)
-  local x = as_array(given.x, "np.nan_to_num")
+  local x = as_array(given.x, "np.nan_to_num", type(given.x) == "number" and "float64" or nil)
   local most = GREATEST[x.dtype]
   if not most then return x:copy() end
   x = np.where(np.isnan(x), given.nan, x)
   x = np.where(x:eq(math.huge), given.posinf or most, x)
-  return np.where(x:eq(-math.huge), given.neginf or -most, x)
+  x = np.where(x:eq(-math.huge), given.neginf or -most, x)
+  return type(given.x) == "number" and x:item() or x
 end
 
 local round_signature = signature("np.round", { { "x", "any" }, { "decimals", "integer", 0 } })
@@ -281,6 +283,7 @@ local clip_signature = signature("np.clip", { { "a", "any" }, { "a_min", "any?" 
 function np.clip(...)
   local given = clip_signature:parse(...)
   local a, low, high = given.a, given.a_min, given.a_max
+  if low == nil and high == nil then return type(a) == "number" and a or as_array(a, "np.clip"):copy() end
   if is_array(a) and dtypes.floating[a.dtype] and type(low) == "number" and type(high) == "number" and low <= high then
     return (evaluate("clip_by_value", { a }, { min = low, max = high }, "np.clip"))
   end

@@ -230,27 +230,29 @@ local function whole_values(values)
 end
 
 local isin_signature = signature("np.isin", { { "a", "any" }, { "values", "any" } })
---- 1 where an element of `a` is one of `values`, int8.
+--- 1 where an element of `a` is one of `values`, else 0, int8. Of a number a number.
+--- @return any
 function np.isin(...)
   local given = isin_signature:parse(...)
   local a, values = ndarray.both_exact(given.a, given.values, "np.isin")
   values = values:ravel()
   local is_whole = not dtypes.floating[a.dtype]
   if is_whole then values = whole_values(values) end
-  if #values == 0 then return np.zeros(a.shape:table(), "int8") end
+  local function given_back(out) return type(given.a) == "number" and out:item() or out end
+  if #values == 0 then return given_back(np.zeros(a.shape:table(), "int8")) end
   -- Far from 2^53, from where on whole numbers share one of Lua's.
   if is_whole and values:ge(-2 ^ 52):all() and values:le(2 ^ 52):all() then
     local least, most = values:min(), values:max()
     if most - least < MOST_OF_TABLE then
       local is_there, out = np.bincount(values - least):ne(0), core.zeros("int8", a.shape:table())
       look_up(a:ptr(), a.shape:count(), is_there:ptr(), least, most, out:ptr())
-      return out
+      return given_back(out)
     end
   end
   a, values = ndarray.operands(a, values, "np.isin")
   local sorted = np.sort(values)
   -- Of a number that searchsorted was given it would give a number.
-  return sorted:take(np.minimum(np.searchsorted(sorted, a), #sorted - 1)):eq(a)
+  return given_back(sorted:take(np.minimum(np.searchsorted(sorted, a), #sorted - 1)):eq(a))
 end
 
 local setdiff_signature = signature("np.setdiff1d", { { "a", "any" }, { "b", "any" } })

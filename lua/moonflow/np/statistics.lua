@@ -200,14 +200,16 @@ end
 local digitize_signature = signature("np.digitize",
   { { "a", "any" }, { "bins", "any" }, { "right", "boolean", false } })
 --- Which of the classes between rising or falling bounds each element is in, int64: 0 is before the first bound. One
---- that is equal to a bound is in the class above it, or with `right` in that below.
+--- that is equal to a bound is in the class above it, or with `right` in that below. Of a number a number.
+--- @return any
 --- @error bounds that do neither
 function np.digitize(...)
   local given = digitize_signature:parse(...)
   local a, bins = ndarray.both_exact(given.a, given.bins, "np.digitize")
   local side = given.right and "left" or "right"
   local steps = bins.rank == 1 and np.diff(bins)
-  if not steps or np.all(steps:ge(0)) then return np.searchsorted(bins, a, side) end
+  local function given_back(places) return type(given.a) == "number" and places:item() or places end
+  if not steps or np.all(steps:ge(0)) then return given_back(np.searchsorted(bins, a, side)) end
   if not np.all(steps:le(0)) then digitize_signature:fail(": the bounds neither rise nor fall") end
-  return #bins - np.searchsorted(np.flip(bins, 0), a, side)
+  return given_back(#bins - np.searchsorted(np.flip(bins, 0), a, side))
 end
