@@ -409,9 +409,14 @@ end
 
 -- ---- shapes -------------------------------------------------------------------------------------------------------
 
+local ravel_signature = arguments.signature("a:ravel", {})
 --- One axis, sharing memory.
-function methods.ravel(a)
-  return own(a, "ravel"):reshape({ a.shape:count() })
+function methods.ravel(a, ...)
+  own(a, "ravel")
+  if ... ~= nil then
+    ravel_signature:fail(" takes no arguments; a:transpose():ravel() goes down the columns first")
+  end
+  return a:reshape({ a.shape:count() })
 end
 
 --- Axes in another order, as a copy: `a:transpose()` reverses them, `a:transpose(0, 2, 1)` orders them; so does a list.
@@ -452,8 +457,12 @@ end
 
 --- Elements at `indices` (ndarray, table or number, from 0, negative from the end) along `axis`; without an axis from
 --- the flattened array.
-function methods.take(a, indices, axis)
+function methods.take(a, indices, axis, ...)
   own(a, "take")
+  if ... ~= nil then
+    fail("invalid_argument", "a:take takes indices and an axis, got " .. 2 + select("#", ...)
+      .. " arguments; np.clip(indices, 0, size - 1) and indices % size keep places inside")
+  end
   if type(axis) == "table" and type(next(axis)) == "string" then
     for key in pairs(axis) do
       if key ~= "axis" then

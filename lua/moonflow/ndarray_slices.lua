@@ -143,8 +143,8 @@ return function(ndarray)
     end
     if is_same then return source end
     if not fits then
-      fail("shape_mismatch", ("the place is %s (%s), the value is %s %s"):format(dtype, table.concat(shape, ", "),
-        source.dtype, tostring(from)))
+      fail("shape_mismatch", ("%s: the place is %s (%s), the value is %s %s"):format(called, dtype,
+        table.concat(shape, ", "), source.dtype, tostring(from)))
     end
     return (evaluate("broadcast_to", { source }, { shape = shape }))
   end

@@ -317,3 +317,25 @@ describe("select", function()
     refuses("np.select: 1 choices for 2 conditions", function() np.select({ x:lt(2), x:lt(4) }, { 0 }) end)
   end)
 end)
+
+describe("arguments that there are not", function()
+  it("are refused", function()
+    refuses("a:ravel takes no arguments", function() np.ravel(a, "F") end)
+    refuses("a:ravel takes no arguments", function() a:ravel { order = "F" } end)
+    refuses("a:take takes indices and an axis, got 3", function() np.take(a, { 0 }, 0, "clip") end)
+    for _, name in ipairs { "nonzero", "flatnonzero", "argwhere" } do
+      refuses("np." .. name .. " takes at most 1 argument", function() np[name](a, 0) end)
+    end
+  end)
+end)
+
+describe("errors", function()
+  it("name the function", function()
+    raises("shape_mismatch", "np.putmask: the place is", function() np.putmask(np.ones { 2 }, { 1, 1 }, { 1, 2, 3 }) end)
+    raises("shape_mismatch", "np.insert: the place is", function() np.insert(a, 0, { 1, 2 }, 0) end)
+    raises("shape_mismatch", "np.fill_diagonal: the place is", function() np.fill_diagonal(np.ones { 2, 2 }, { 1, 2, 3 }) end)
+    raises("out_of_range", "np.add_at: ", function() np.add_at(np.ones { 2 }, { 0.5 }, 1) end)
+  end)
+end)
+
+it("nothing is inserted nowhere", function() same(np.insert(np.arange(3), {}, {}), "int64", { 0, 1, 2 }) end)

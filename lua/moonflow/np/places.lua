@@ -21,8 +21,10 @@ local function write_places(holds, count, places)
   end
 end
 
+local of_one = signature("np.nonzero", { { "a", "any" } })
 --- The places in the flattened array of what is not 0, in order.
-function np.flatnonzero(a)
+function np.flatnonzero(a, ...)
+  if ... ~= nil then of_one:called("np.flatnonzero"):too_many(1 + select("#", ...)) end
   local holds = ndarray.exact(a, "np.flatnonzero"):ravel():ne(0)
   local count = holds:sum()
   local places = core.empty("int64", { count + 1 })
@@ -42,13 +44,15 @@ local function unravelled(places, shape)
 end
 
 --- The places of what is not 0, an array for each axis: `local rows, columns = np.nonzero(a:gt(0))`.
-function np.nonzero(a)
+function np.nonzero(a, ...)
+  if ... ~= nil then of_one:called("np.nonzero"):too_many(1 + select("#", ...)) end
   a = ndarray.exact(a, "np.nonzero")
   return unpack(unravelled(np.flatnonzero(a), a.shape:table()))
 end
 
 --- The places of what is not 0, one in each row: (count, rank).
-function np.argwhere(a)
+function np.argwhere(a, ...)
+  if ... ~= nil then of_one:called("np.argwhere"):too_many(1 + select("#", ...)) end
   a = ndarray.exact(a, "np.argwhere")
   if a.rank == 0 then return np.zeros({ a:ne(0):sum(), 0 }, "int64") end
   return np.stack({ np.nonzero(a) }, 1)
@@ -214,6 +218,7 @@ function np.insert(...)
   local axis = axis_of(a, given.axis or 0, called)
   local size, is_one = a.shape[axis], type(given.places) == "number"
   local places = cast(ndarray.places(given.places, size, called), "int64"):ravel()
+  if #places == 0 then return a:copy() end
   if places:min() < 0 or places:max() > size then
     fail("out_of_range", ("%s: slices go in before the places 0 to %d, got %d"):format(called, size,
       places:min() < 0 and places:min() or places:max()))
@@ -403,7 +408,7 @@ function np.add_at(...)
   local is_list = type(list) == "table" and (is_array(list[1]) or type(list[1]) == "table")
   list = is_list and { unpack(list) } or { list }
   for i, places in ipairs(list) do
-    if type(places) == "table" then list[i] = np.array(places, "int64") end
+    if type(places) == "table" then list[i] = errors.blaming("np.add_at", core.array, places, "int64") end
   end
   local rows, places, shape = named(a, list, #list)
   local sizes = rows.shape:table()

@@ -142,9 +142,9 @@ local append_signature = signature("np.append", { { "a", "any" }, { "values", "a
 --- The array with values behind it along `axis`, as a copy; without an axis both flattened.
 function np.append(...)
   local given = append_signature:parse(...)
-  local a, values = ndarray.both(given.a, given.values, "np.append")
-  if given.axis then return np.concat({ a, values }, given.axis) end
-  return np.concat({ a:ravel(), values:ravel() })
+  local list = ndarray.alike({ given.a, given.values }, "np.append")
+  if not given.axis then list = { list[1]:ravel(), list[2]:ravel() } end
+  return (evaluate("concat", list, { axis = given.axis or 0 }, "np.append"))
 end
 
 local dstack_signature = signature("np.dstack", { { "arrays", "entries" } })
@@ -158,8 +158,8 @@ function np.dstack(...)
   return np.concat(list, 2)
 end
 
--- np.atleast_1d and so on: shape_of(sizes) is that of an array of lower rank.
-local function define_atleast(rank, shape_of)
+-- np.atleast_1d and so on.
+local function define_atleast(rank, shape_of)  -- which of the sizes of an array of lower rank makes others
   local called = "np.atleast_" .. rank .. "d"
   local own = signature(called, { { "a", "any" } })
   np["atleast_" .. rank .. "d"] = function(...)
@@ -371,6 +371,15 @@ end
 -- What stands before and behind each axis: { before, after, before, after, ... }.
 local function pad_widths(given, rank)
   local widths = flat_list(given)
+  -- One number for each axis, in a list of its own, is before and after it.
+  local is_single = type(given) == "table" and #given > 1
+  for _, pair in ipairs(is_single and given or {}) do
+    is_single = is_single and type(pair) == "table" and #pair == 1
+  end
+  if is_single then
+    if #widths ~= rank then fail("invalid_argument", ("np.pad: widths of %d axes for %d"):format(#widths, rank)) end
+    for i = rank, 1, -1 do widths[2 * i - 1], widths[2 * i] = widths[i], widths[i] end
+  end
   if #widths == 1 then widths = { widths[1], widths[1] } end
   for i = 3, #widths == 2 and 2 * rank or 0 do widths[i] = widths[i - 2] end
   if #widths ~= 2 * rank and rank > 0 then
@@ -387,8 +396,8 @@ end
 
 local pad_signature = signature("np.pad", { { "a", "any" }, { "pad_width", "list" }, { "mode", "string", "constant" },
   { "constant_values", "number", 0 } })
---- The array within a border: so wide on all sides, { before, after } along each axis, or a list of such pairs, one
---- for each axis. In the border stands, by `mode`,
+--- The array within a border: so wide on all sides, { before, after } along each axis, or a list of such pairs, or of
+--- lists of one, one for each axis. In the border stands, by `mode`,
 ---   "constant": constant_values, one number
 ---   "edge": the element at the end of the axis
 ---   "reflect": the axis running backwards, without its last element again, as in a mirror that stands on it
