@@ -93,7 +93,7 @@ void add_one_hot(Catalog& catalog) {
       "  out[i..., k] = on_value where k == indices[i...], else off_value\n"
       "shapes: indices (n) -> out (n, depth); axis says where the new axis stands in the result\n"
       "dtypes: indices of an integer dtype -> `dtype`\n"
-      "defaults: on_value = 1, off_value = 0, axis = -1, dtype = float32\n"
+      "defaults: on_value = 1, off_value = 0, axis = -1\n"
       "errors: depth below 0; an index outside [0, depth) names its position, nothing is written";
   op.inputs = {{"indices"}};
   op.attrs = {{"depth", int64_t{0}, "number of classes", true},

@@ -300,8 +300,8 @@ end
 -- Is it of integers whose sums are given as int64, and means as float64, by ops that need no copy in these?
 local function is_whole(a) return a.dtype == "int8" or a.dtype == "uint8" or a.dtype == "int32" end
 
---- a:sum adds the elements up and a:prod multiplies them, integers as int64. Without an axis a Lua number, with one an
---- ndarray.
+--- a:sum adds the elements up and a:prod multiplies them, integers as int64. Without an axis and keepdims a Lua number,
+--- else an ndarray, of the array's own dtype where that has fractions: float16 and bfloat16 too.
 --- @overload fun(a: ndarray): number
 for _, name in ipairs({ "sum", "prod" }) do
   local signature = reduction(name)
@@ -312,7 +312,7 @@ for _, name in ipairs({ "sum", "prod" }) do
 end
 
 local mean_signature = reduction("mean")
---- The mean of the elements; integers are taken as float64. Without an axis a Lua number, with one an ndarray.
+--- The mean of the elements; integers are taken as float64. Without an axis and keepdims a Lua number, else an ndarray.
 --- @error no elements
 --- @overload fun(a: ndarray): number
 function methods.mean(a, ...)

@@ -348,3 +348,11 @@ it("weights of another shape or without a sum are refused", function()
   end)
   refuses("np.average: the weights have the sum 0", function() np.average({ 1, 2 }, { weights = { 1, -1 } }) end)
 end)
+
+it("places without NaN are those of no NaN where nothing is above -inf", function()
+  local worst, none = -math.huge, 0 / 0
+  assert.equal(1, np.nanargmax { none, worst, worst })
+  assert.equal(2, np.nanargmax { none, worst, 3 })
+  assert.equal(1, np.nanargmin { none, -worst })
+  same({ 1, 0 }, np.nanargmax({ { none, worst }, { 2, worst } }, 1))
+end)

@@ -187,9 +187,9 @@ by_operator("subtract")
 by_operator("multiply")
 --- a / b. Integers give float64.
 pairwise("divide", ndarray.divide)
---- The greatest whole number of at most a / b.
+--- The greatest whole number of at most a / b; of integers divided by 0 it is 0.
 by_operator("floor_divide", "floordiv")
---- a - b * floor(a / b), which has the sign of b.
+--- a - b * floor(a / b), which has the sign of b; of integers divided by 0 it is 0.
 by_operator("mod")
 --- a^b. Integers stay integers where b is one whole number from 0 on, and else give float64.
 pairwise("power", ndarray.pow)
@@ -228,17 +228,17 @@ end)
 local function comparison(name)
   pairwise(name, function(a, b, called) return ndarray.compare(ndarray.comparisons[name], a, b, called) end, "float64")
 end
---- 1 where a == b, else 0, int8.
+--- 1 where a == b, else 0, int8. Of two numbers 0 or 1, and 0 is true in Lua.
 comparison("eq")
---- 1 where a is not b, else 0, int8.
+--- 1 where a is not b, else 0, int8. Of two numbers 0 or 1, and 0 is true in Lua.
 comparison("ne")
---- 1 where a < b, else 0, int8.
+--- 1 where a < b, else 0, int8. Of two numbers 0 or 1, and 0 is true in Lua.
 comparison("lt")
---- 1 where a <= b, else 0, int8.
+--- 1 where a <= b, else 0, int8. Of two numbers 0 or 1, and 0 is true in Lua.
 comparison("le")
---- 1 where a > b, else 0, int8.
+--- 1 where a > b, else 0, int8. Of two numbers 0 or 1, and 0 is true in Lua.
 comparison("gt")
---- 1 where a >= b, else 0, int8.
+--- 1 where a >= b, else 0, int8. Of two numbers 0 or 1, and 0 is true in Lua.
 comparison("ge")
 --- np.eq by its long name: 1 where a == b, else 0, int8.
 np.equal = np.eq

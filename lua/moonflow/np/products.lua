@@ -137,7 +137,7 @@ end
 local dot_signature = signature("np.dot", { { "a", "any" }, { "b", "any" } })
 --- The sum of products over the last axis of `a` and the last but one of `b`, or its only one. So of two vectors a
 --- number, of two matrices their product, and of more axes all pairs, where np.matmul goes through stacks together.
---- Of a number and an array their product.
+--- Of a number and an array their product. Products of integers are float64.
 --- @return any
 --- @error the sizes of the two axes differ
 function np.dot(a, b, ...)
@@ -156,7 +156,8 @@ end
 
 local inner_signature = signature("np.inner", { { "a", "any" }, { "b", "any" } })
 --- The sum of products over the last axes of two arrays, for all pairs of the others: of (m, k) and (n, k) that is
---- (m, n), of two vectors a number. Of a number and an array their product.
+--- (m, n), of two vectors a number. Of a number and an array their product. Products of
+--- integers are float64.
 --- @return any
 --- @error the last axes differ in size
 function np.inner(...)
@@ -176,7 +177,7 @@ end
 local tensordot_signature = signature("np.tensordot", { { "a", "any" }, { "b", "any" }, { "axes", "any", 2 } })
 --- The sum of products over some axes of two arrays: with a number the last so many of `a` with the first of `b`,
 --- with { axes of a, axes of b } these pairs. The result has the other axes of `a` and then those of `b`; without any
---- it is a number. `np.tensordot(a, b, { { 0, 2 }, { 1, 0 } })`.
+--- it is a number. Products of integers are float64. `np.tensordot(a, b, { { 0, 2 }, { 1, 0 } })`.
 --- @return any
 --- @error the axes of a pair differ in size; an axis twice; more axes than an array has
 function np.tensordot(...)

@@ -158,21 +158,21 @@ function np.dstack(...)
   return np.concat(list, 2)
 end
 
--- np.atleast_1d and so on.
-local function define_atleast(rank, shape_of)  -- which of the sizes of an array of lower rank makes others
-  local called = "np.atleast_" .. rank .. "d"
+-- np.atleast_1d and so on: shape_of(sizes) is that of an array of lower rank.
+local function define_atleast(name, rank, shape_of)
+  local called = "np." .. name
   local own = signature(called, { { "a", "any" } })
-  np["atleast_" .. rank .. "d"] = function(...)
+  np[name] = function(...)
     local a = as_array(own:parse(...).a, called)
     return a.rank < rank and a:reshape(shape_of(a.shape:table())) or a
   end
 end
 --- The array, or a number as one of shape (1).
-define_atleast(1, function() return { 1 } end)
+define_atleast("atleast_1d", 1, function() return { 1 } end)
 --- The array, or one of rank 1 as a row (1, size).
-define_atleast(2, function(sizes) return { 1, sizes[1] or 1 } end)
+define_atleast("atleast_2d", 2, function(sizes) return { 1, sizes[1] or 1 } end)
 --- The array, or a matrix as (rows, columns, 1), and one of rank 1 as (1, size, 1).
-define_atleast(3, function(sizes)
+define_atleast("atleast_3d", 3, function(sizes)
   if #sizes == 2 then return { sizes[1], sizes[2], 1 } end
   return { 1, sizes[1] or 1, 1 }
 end)

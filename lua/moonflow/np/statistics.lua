@@ -168,7 +168,13 @@ local function place_without_nan(name, worst, find)
       fail("invalid_argument", ("np.%s: there are NaN alone%s"):format(name,
         given.axis and " in a row along axis " .. given.axis or ""))
     end
-    return find(dtypes.floating[a.dtype] and np.where(missing, worst, a) or a, given.axis)
+    if not dtypes.floating[a.dtype] then return find(a, given.axis) end
+    local place = find(np.where(missing, worst, a), given.axis)
+    -- Where the best is the worst there is, the first that is no NaN.
+    local first, rest = np.argmax(1 - missing, given.axis), np.where(a:eq(worst), 1, missing)
+    local is_worst = np.all(rest, { axis = given.axis })
+    if type(place) == "number" then return is_worst and first or place end
+    return np.where(is_worst, first, place)
   end
 end
 --- The place of the greatest element along `axis`, or of all, that is not NaN.
