@@ -455,13 +455,13 @@ function ndarray.places(indices, size, called)
   return indices
 end
 
+local take_signature = arguments.signature("a:take", { { "indices", "any" }, { "axis", "integer?" } })
 --- Elements at `indices` (ndarray, table or number, from 0, negative from the end) along `axis`; without an axis from
 --- the flattened array.
 function methods.take(a, indices, axis, ...)
   own(a, "take")
   if ... ~= nil then
-    fail("invalid_argument", "a:take takes indices and an axis, got " .. 2 + select("#", ...)
-      .. " arguments; np.clip(indices, 0, size - 1) and indices % size keep places inside")
+    take_signature:too_many(2 + select("#", ...), "; np.clip(indices, 0, size - 1) keeps places inside")
   end
   if type(axis) == "table" and type(next(axis)) == "string" then
     for key in pairs(axis) do

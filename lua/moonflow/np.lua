@@ -328,14 +328,18 @@ function np.squeeze(...)
 end
 
 -- Functions that are methods of arrays too: np.sum(a, 1) is a:sum(1), and takes tables and numbers as well.
-for _, name in ipairs({ "sum", "prod", "mean", "std", "var", "max", "min", "any", "all", "argmax", "argmin" }) do
+local reductions = { "sum", "prod", "mean", "std", "var", "max", "min", "any", "all", "argmax", "argmin" }
+local shapings = { "reshape", "ravel", "transpose", "take", "copy" }
+
+for _, name in ipairs(reductions) do
   local method, called = core.ndarray_methods[name], "np." .. name
   np[name] = function(a, ...)
     if is_array(a) then return method(a, ...) end
     return ndarray.as_made(method(ndarray.exact(a, called), ...), a)
   end
 end
-for _, name in ipairs({ "reshape", "ravel", "transpose", "take", "copy" }) do
+
+for _, name in ipairs(shapings) do
   local method, called = core.ndarray_methods[name], "np." .. name
   np[name] = function(a, ...) return method(as_array(a, called), ...) end
 end

@@ -79,6 +79,7 @@ return {
   { processes, "Learners that come and go", "federated learning fedavg average weights of processes asynchronous "
     .. "server clients shards" },
 
+  { mathematics, "Numbers and tables", "float32 float64 precision rounding timestamps ids truth zero boolean" },
   { mathematics, "All weights as one vector", "evolution strategy genetic flatten parameters line search" },
   { mathematics, "The least of a function", "lbfgs l-bfgs bfgs optim scipy minimize fit curve least squares nonlinear "
     .. "second order newton conjugate gradient cg pinn" },

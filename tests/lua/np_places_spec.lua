@@ -322,7 +322,7 @@ describe("arguments that there are not", function()
   it("are refused", function()
     refuses("a:ravel takes no arguments", function() np.ravel(a, "F") end)
     refuses("a:ravel takes no arguments", function() a:ravel { order = "F" } end)
-    refuses("a:take takes indices and an axis, got 3", function() np.take(a, { 0 }, 0, "clip") end)
+    refuses("a:take takes at most 2 arguments (indices, axis), got 3", function() np.take(a, { 0 }, 0, "clip") end)
     for _, name in ipairs { "nonzero", "flatnonzero", "argwhere" } do
       refuses("np." .. name .. " takes at most 1 argument", function() np[name](a, 0) end)
     end

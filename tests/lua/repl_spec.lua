@@ -331,7 +331,7 @@ job(x)
       print((flow.help(flow.np.sum):match("^[^(]+")), (flow.help(flow.np.zeros({ 1 }).take):match("^[^\n]+")))
       print((flow.help("typing.ListNumpy.Placeholder"):match("An input with one array per device")))
     ]] })
-    assert.equal("\na:sum\ta:take(indices, axis)\nAn input with one array per device\n", run.out)
+    assert.equal("\na:sum\ta:take(indices, [axis])\nAn input with one array per device\n", run.out)
   end)
 
   it("can be stopped while it searches", function()

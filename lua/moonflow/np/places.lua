@@ -21,10 +21,10 @@ local function write_places(holds, count, places)
   end
 end
 
-local of_one = signature("np.nonzero", { { "a", "any" } })
+local flatnonzero_signature = signature("np.flatnonzero", { { "a", "any" } })
 --- The places in the flattened array of what is not 0, in order.
 function np.flatnonzero(a, ...)
-  if ... ~= nil then of_one:called("np.flatnonzero"):too_many(1 + select("#", ...)) end
+  if ... ~= nil then flatnonzero_signature:too_many(1 + select("#", ...)) end
   local holds = ndarray.exact(a, "np.flatnonzero"):ravel():ne(0)
   local count = holds:sum()
   local places = core.empty("int64", { count + 1 })
@@ -43,16 +43,18 @@ local function unravelled(places, shape)
   return found
 end
 
+local nonzero_signature = signature("np.nonzero", { { "a", "any" } })
 --- The places of what is not 0, an array for each axis: `local rows, columns = np.nonzero(a:gt(0))`.
 function np.nonzero(a, ...)
-  if ... ~= nil then of_one:called("np.nonzero"):too_many(1 + select("#", ...)) end
+  if ... ~= nil then nonzero_signature:too_many(1 + select("#", ...)) end
   a = ndarray.exact(a, "np.nonzero")
   return unpack(unravelled(np.flatnonzero(a), a.shape:table()))
 end
 
+local argwhere_signature = signature("np.argwhere", { { "a", "any" } })
 --- The places of what is not 0, one in each row: (count, rank).
 function np.argwhere(a, ...)
-  if ... ~= nil then of_one:called("np.argwhere"):too_many(1 + select("#", ...)) end
+  if ... ~= nil then argwhere_signature:too_many(1 + select("#", ...)) end
   a = ndarray.exact(a, "np.argwhere")
   if a.rank == 0 then return np.zeros({ a:ne(0):sum(), 0 }, "int64") end
   return np.stack({ np.nonzero(a) }, 1)
