@@ -413,9 +413,7 @@ local ravel_signature = arguments.signature("a:ravel", {})
 --- One axis, sharing memory.
 function methods.ravel(a, ...)
   own(a, "ravel")
-  if ... ~= nil then
-    ravel_signature:fail(" takes no arguments; a:transpose():ravel() goes down the columns first")
-  end
+  if ... ~= nil then ravel_signature:fail(" takes no arguments; of a:transpose() it goes down the columns") end
   return a:reshape({ a.shape:count() })
 end
 
@@ -460,9 +458,7 @@ local take_signature = arguments.signature("a:take", { { "indices", "any" }, { "
 --- the flattened array.
 function methods.take(a, indices, axis, ...)
   own(a, "take")
-  if ... ~= nil then
-    take_signature:too_many(2 + select("#", ...), "; np.clip(indices, 0, size - 1) keeps places inside")
-  end
+  if ... ~= nil then take_signature:too_many(2 + select("#", ...), "; np.clip keeps indices within the size") end
   if type(axis) == "table" and type(next(axis)) == "string" then
     for key in pairs(axis) do
       if key ~= "axis" then
