@@ -77,7 +77,7 @@ describe("a prepared call", function()
       call.inputs.stat = buffer
     end)
     raises("not_found", "a prepared call of 'job' has no input 'stat'", function() return call.inputs.stat end)
-    raises("shape_mismatch", "job: input 'state': the place is float32 (2), the value is float32 (3)", function()
+    raises("shape_mismatch", "job: input 'state': a:set: the place is float32 (2), the value is float32 (3)", function()
       call.inputs.state = np.ones({ 3 })
     end)
     raises("invalid_argument", "job: input 'state': a:set: the value must be", function() call.inputs.state = "1" end)

@@ -24,9 +24,10 @@ AfterLaunch launch_on(Stream& stream, const Trial& trial, Device& card) {
   };
   std::vector<void*> inputs, outputs;
   for (const Tensor& input : trial.inputs) {
-    call.inputs.push_back(input.type());
-    call.present.push_back(true);
-    inputs.push_back(place(input.bytes()));
+    call.present.push_back(static_cast<bool>(input));
+    call.inputs.push_back(input ? input.type() : TensorType());
+    inputs.push_back(input ? place(input.bytes()) : nullptr);
+    if (!input) continue;
     card.copy(stream, inputs.back(), input.data(), input.bytes());
     stream.wait();
   }
@@ -37,7 +38,9 @@ AfterLaunch launch_on(Stream& stream, const Trial& trial, Device& card) {
   launch({stream, inputs.data(), outputs.data(), place(call.scratch_bytes), kStep});
   AfterLaunch launched{{}, call.explain};
   for (size_t i = 0; i < inputs.size(); ++i) {
-    launched.inputs.push_back(Tensor::allocate(trial.inputs[i].type()));
+    launched.inputs.emplace_back();
+    if (inputs[i] == nullptr) continue;
+    launched.inputs[i] = Tensor::allocate(trial.inputs[i].type());
     card.copy(stream, launched.inputs[i].data(), inputs[i], launched.inputs[i].bytes());
     stream.wait();
   }
