@@ -129,6 +129,7 @@ end
 local function is_integer(value)
   return type(value) == "number" and value % 1 == 0 and value >= -2 ^ 53 and value <= 2 ^ 53
 end
+arguments.is_integer = is_integer
 
 -- What has a __call only to say that it cannot be called is marked `uncallable`.
 local function is_callable(value)

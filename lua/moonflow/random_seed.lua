@@ -26,11 +26,16 @@ end
 -- another seed of 32 bits.
 local kApart = 2 ^ 33
 
+--- The seed of the n-th one of those that would draw alike from this one, n above 1.
+function random_seed.apart(seed, number)
+  return (seed + (number - 1) * kApart) % 2 ^ 53
+end
+
 --- The seed in use. With a number that of the n-th one of those that would draw alike; the first has the seed itself.
 function random_seed.value(number)
   value = value or from_system()
   if not number or number == 1 then return value end
-  return (value + (number - 1) * kApart) % 2 ^ 53
+  return random_seed.apart(value, number)
 end
 
 --- The seed in use with all its digits; tostring would give 14.
@@ -49,14 +54,10 @@ function random_seed.array(number)
   return array
 end
 
-local function is_seed(number)
-  return type(number) == "number" and number == math.floor(number) and math.abs(number) <= 2 ^ 53
-end
-
 --- Sets the seed of everything random: initialisers, dropout, random ops, flow.np.random. Without it the seed differs
 --- from process to process. What draws without a step to go by begins anew: np.random, and jobs that do not train.
 function random_seed.set(number)
-  if not is_seed(number) then
+  if not arguments.is_integer(number) then
     errors.raise("invalid_argument", "flow.set_seed wants a whole number below 2^53, got "
       .. arguments.describe(number))
   end
@@ -72,7 +73,7 @@ end
 
 --- Takes over the seed of a checkpoint, so that training goes on as if it had not stopped; a chosen seed stays.
 function random_seed.adopt(number)
-  if is_seed(number) and not is_chosen then value, arrays = number, {} end
+  if arguments.is_integer(number) and not is_chosen then value, arrays = number, {} end
 end
 
 --- Calls `follow` with each seed that the script sets, or shares.

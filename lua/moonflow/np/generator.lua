@@ -23,14 +23,9 @@ end
 
 local MOST = 2 ^ 53  -- up to there every whole number is one of Lua's
 
--- A seed beyond that would be the same as others near it.
-local function is_seed(value)
-  return type(value) == "number" and value % 1 == 0 and value >= -MOST and value <= MOST
-end
-
 --- A generator of this seed. `called` is what was given it.
 function generator.of_seed(seed, called)
-  if not is_seed(seed) then
+  if not arguments.is_integer(seed) then
     fail("invalid_argument", ("%s wants a whole number as seed, got %s"):format(called, arguments.describe(seed))
       .. (type(seed) == "number" and seed % 1 == 0 and "; up to 2^53 each is one of Lua's" or ""))
   end
@@ -186,7 +181,8 @@ local set_state_signature = signature("np.random.set_state", { { "state", "any" 
 --- @return nil
 function Generator:set_state(...)
   local state = as_array(set_state_signature:parse(...).state, "np.random.set_state", "int64")
-  if #state.shape ~= 1 or #state ~= 2 or not is_seed(state[0]) or not is_seed(state[1]) or state[1] < 0 then
+  if #state.shape ~= 1 or #state ~= 2 or not arguments.is_integer(state[0])
+    or not arguments.is_integer(state[1]) or state[1] < 0 then
     fail("invalid_argument", "np.random.set_state wants what np.random.get_state gives, two whole numbers")
   end
   self.seed, self.draws = state[0], state[1]

@@ -426,12 +426,13 @@ function Generator:choice(...)
 end
 
 -- The generator of np.random itself follows the one seed: flow.set_seed makes its draws repeatable. A script has one
--- seed for that and for generators of its own, so its own is far from theirs.
+-- seed for that and for generators of its own, so its own is far from theirs, and from those of jobs.
 local shared
+local BEHIND_JOBS = 2 ^ 19 + 1
 
 local function shared_generator_of(seed, called)
   shared = generators.of_seed(seed, called)
-  shared.seed = (seed + MOST / 2) % MOST
+  shared.seed = random_seed.apart(seed, BEHIND_JOBS)
 end
 
 local seed_signature = signature("np.random.seed", { { "seed", "any" } })
