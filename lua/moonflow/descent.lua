@@ -335,8 +335,8 @@ local function updates_of(t, variables, owners, gradients)
       local part, record = owners[entry], entry.record
       updates[#updates + 1] = update.new {
         t = t, id = entry.id, name = record.name, dtype = record.dtype, shape = record.shape, site = record.site or "",
-        gradient = gradients[i], rate = (entry.is_bias and bias_rates or rates)[part], part = part,
-        regularizer = entry.regularizer or part.options.regularizer, finite = false, unscale = false,
+        gradient = gradients[i], rate = (entry.record.is_bias and bias_rates or rates)[part], part = part,
+        regularizer = entry.record.regularizer or part.options.regularizer, finite = false, unscale = false,
       }
     end
   end

@@ -136,7 +136,7 @@ function plan.make(job, leaves)
   self.op_count = count_ops(graph)
   self.frozen = {}  -- the names of variables that a train job leaves as they are
   for _, entry in ipairs(t.variable_list) do
-    self.frozen[entry.record.name] = job.type == "train" and not entry.trainable or nil
+    self.frozen[entry.record.name] = job.type == "train" and not entry.record.trainable or nil
   end
 
   local gradients = job.type == "train" and descent.finish(t, job.site) or {}

@@ -32,7 +32,7 @@ function trace.new(graph, about)
     variables = {},     -- name -> blob
     assigned = {},      -- names of variables that flow.assign and flow.assign_add write -> where
     replaced = {},      -- names of those that flow.assign does -> true
-    variable_list = {}, -- the same in the order they were met, with what the optimizer asks
+    variable_list = {}, -- { record, id }, in the order they were met
     records = {},       -- of variable.lua; the session's once the job is compiled
     namespaces = {},
     placements = {},    -- { placement, where }, the innermost last; where: "cpu", the index of a gpu, nil for no say

@@ -66,8 +66,7 @@ local function declare(t, given, where)
   t.taken[given.name] = "the variable at " .. (site or "?")
   local value = blob.new(t, id, given.name, site)
   t.variables[given.name] = value
-  t.variable_list[#t.variable_list + 1] = { record = record, id = id, trainable = given.trainable,
-                                            regularizer = given.regularizer, is_bias = given.is_bias }
+  t.variable_list[#t.variable_list + 1] = { record = record, id = id }
   return value
 end
 
@@ -256,7 +255,7 @@ end
 function variable.trainable(t, chosen, where, site)
   local list, names = {}, {}
   for _, entry in ipairs(t.variable_list) do
-    if entry.trainable and dtypes.floating[entry.record.dtype] then
+    if entry.record.trainable and dtypes.floating[entry.record.dtype] then
       list[#list + 1], names[#names + 1] = entry, entry.record.name
     end
   end
