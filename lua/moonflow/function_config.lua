@@ -9,43 +9,33 @@ local initializer = require "moonflow.initializer"
 
 local function_config = {}
 
+-- The value of an option, which is refused where it is not what is wanted.
+local function check(name, value, is_fine, wanted, hint)
+  if is_fine then return value end
+  errors.raise("invalid_argument", name .. " wants " .. wanted .. ", got " .. arguments.describe(value) .. (hint or ""))
+end
+
 local function check_switch(name, value, hint)
-  if type(value) ~= "boolean" then
-    errors.raise("invalid_argument", name .. " wants true or false, got " .. arguments.describe(value) .. (hint or ""))
-  end
-  return value
+  return check(name, value, type(value) == "boolean", "true or false", hint)
 end
 
 local function check_narrow(name, value)
-  if not dtypes.narrow[value] then
-    errors.raise("invalid_argument", name .. " wants flow.bfloat16 or flow.float16, got " .. arguments.describe(value))
-  end
-  return value
+  return check(name, value, dtypes.narrow[value], "flow.bfloat16 or flow.float16")
 end
 
 local function check_count_from_one(name, value)
-  if not arguments.is_size(value) then
-    errors.raise("invalid_argument", name .. " wants a whole number from 1 on, got " .. arguments.describe(value))
-  end
-  return value
+  return check(name, value, arguments.is_size(value), "a whole number from 1 on")
 end
 
 local function check_view(name, value)
-  if arguments.kind(value) ~= "view" then
-    errors.raise("invalid_argument", name .. " wants flow.scope.consistent_view() or flow.scope.mirrored_view(), got "
-      .. arguments.describe(value))
-  end
-  return value
+  return check(name, value, arguments.kind(value) == "view",
+    "flow.scope.consistent_view() or flow.scope.mirrored_view()")
 end
 
 -- Options with an effect here. Each gives the key and value to keep in the config, or two of both.
 local effective = {
   default_data_type = function(value)
-    if not dtypes.is(value) then
-      errors.raise("invalid_argument", "default_data_type wants a dtype such as flow.float, got "
-        .. arguments.describe(value))
-    end
-    return "default_data_type", value
+    return "default_data_type", check("default_data_type", value, dtypes.is(value), "a dtype such as flow.float")
   end,
   default_initializer_conf = function(value)
     return "default_initializer", initializer.from(value, "default_initializer_conf")
@@ -59,10 +49,7 @@ local effective = {
   concurrency_width = function(value) return "max_in_flight", check_count_from_one("concurrency_width", value) end,
   kept_plans = function(value) return "kept_plans", check_count_from_one("kept_plans", value) end,
   indexed_slices_optimizer_conf = function(value)
-    if type(value) ~= "table" then
-      errors.raise("invalid_argument", "indexed_slices_optimizer_conf wants a table, got "
-        .. arguments.describe(value))
-    end
+    check("indexed_slices_optimizer_conf", value, type(value) == "table", "a table")
     return "indexed_slices", true
   end,
   winograd = function(value) return "winograd", check_switch("winograd", value) end,
