@@ -32,7 +32,7 @@ function np.diff(...)
     if type(more) ~= "number" then return more end
     local sizes = a.shape:table()
     sizes[axis + 1] = 1
-    return np.full(sizes, more, dtypes.floating[a.dtype] and a.dtype or more % 1 == 0 and a.dtype or "float64")
+    return np.full(sizes, more, (dtypes.floating[a.dtype] or more % 1 == 0) and a.dtype or "float64")
   end
   if given.n > 0 and (given.prepend ~= nil or given.append ~= nil) then
     a = np.concat({ at_end(given.prepend), a, at_end(given.append) }, axis)

@@ -105,6 +105,11 @@ function Generator:dirichlet(...)
   return ndarray.cast(evaluate("softmax", { evaluate("stack", logarithms, { axis = -1 }) }), given.dtype)
 end
 
+-- Draws of chi squared with so many degrees of freedom.
+local function chi_squares(generator, df, shape)
+  return evaluate("exp", { log_gamma_draws(generator, df / 2, shape) }) * 2
+end
+
 local DF = { "df" }
 local chisquare_signature = signature("np.random.chisquare",
   { { "df", "numbers" }, { "shape", "list?" }, { "dtype", "floating", "float32" } })
@@ -116,7 +121,7 @@ function Generator:chisquare(...)
   arguments.check_self(self, Generator, "generator:chisquare")
   local called = chisquare_signature.where
   return composed(chisquare_signature:parse(...), DF, called, check_all_above_0(DF, called), function(shape, df)
-    return evaluate("exp", { log_gamma_draws(self, df / 2, shape) }) * 2
+    return chi_squares(self, df, shape)
   end)
 end
 
@@ -130,7 +135,7 @@ function Generator:standard_t(...)
   arguments.check_self(self, Generator, "generator:standard_t")
   local called = standard_t_signature.where
   return composed(standard_t_signature:parse(...), DF, called, check_all_above_0(DF, called), function(shape, df)
-    local squares = evaluate("exp", { log_gamma_draws(self, df / 2, shape) }) * 2 / df
+    local squares = chi_squares(self, df, shape) / df
     return self:normal(0, 1, shape, "float64") / evaluate("sqrt", { squares })
   end)
 end
