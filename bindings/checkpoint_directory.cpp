@@ -127,6 +127,11 @@ std::string without_slashes(std::string path) {
   return path;
 }
 
+// What a folder of this process beside `target` is called, of which there may be several.
+std::string name_beside(const std::string& target, int number) {
+  return target + kTemporary + std::to_string(::getpid()) + "-" + std::to_string(number);
+}
+
 }  // namespace
 
 NewDirectory::NewDirectory(std::string target, bool overwrite)
@@ -143,7 +148,7 @@ NewDirectory::NewDirectory(std::string target, bool overwrite)
 // False where there is one already, and where another process took it for a leftover before it was locked. Where there
 // are no locks there is nobody who takes leftovers either.
 bool NewDirectory::make_beside(int number) {
-  beside_ = target_ + kTemporary + std::to_string(::getpid()) + "-" + std::to_string(number);
+  beside_ = name_beside(target_, number);
   if (::mkdir(beside_.c_str(), 0777) != 0) {
     if (errno != EEXIST) fail_errno(target_, "make the folder");
     return false;
@@ -237,7 +242,7 @@ void remove_whole_checkpoint(const std::string& path) {
   require_only_checkpoint(directory, target, "removed");
   std::string aside;
   for (int number = 0;; ++number) {
-    aside = target + kTemporary + std::to_string(::getpid()) + "-" + std::to_string(number);
+    aside = name_beside(target, number);
     if (::mkdir(aside.c_str(), 0777) == 0) break;
     if (errno != EEXIST || number == 1000) fail_errno(target, "remove");
   }
