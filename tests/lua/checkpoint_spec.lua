@@ -871,11 +871,16 @@ describe("a checkpoint", function()
     assert.same(saved, manager:list_checkpoints())
   end)
 
-  it("that a killed process left half written is none for the manager, whose next save removes it", function()
+  -- A folder, its manager, and the name of the first checkpoint there.
+  local function one_saved(options)
     define({ 1 })
     local many = folder .. "/many"
-    local manager = flow.train.SimpleCheckPointManager(many)
-    local first = manager:save()
+    local manager = flow.train.SimpleCheckPointManager(many, options)
+    return many, manager, manager:save()
+  end
+
+  it("that a killed process left half written is none for the manager, whose next save removes it", function()
+    local many, manager, first = one_saved()
     for _, rest in ipairs { "1-0", "1-1" } do
       os.execute(("cp -r %s/%s %s/%s_001.moonflow-tmp-%s"):format(many, first, many, first, rest))
     end
@@ -886,10 +891,7 @@ describe("a checkpoint", function()
   end)
 
   it("that are removed while they are read are passed over for a newer one", function()
-    define({ 1 })
-    local many = folder .. "/many"
-    local manager = flow.train.SimpleCheckPointManager(many)
-    local first = manager:save()
+    local many, manager, first = one_saved()
     local before = variables()
     local second = manager:save()
     local latest, asked = manager.latest_checkpoint, 0
@@ -905,10 +907,7 @@ describe("a checkpoint", function()
   end)
 
   it("that was killed while it was removed is not found, and the next save removes the rest", function()
-    define({ 1 })
-    local many = folder .. "/many"
-    local manager = flow.train.SimpleCheckPointManager(many)
-    local first = manager:save()
+    local many, manager, first = one_saved()
     local second = manager:save()
     -- As it is killed before it has removed a file.
     local trace = ("strace -f -qq -o /dev/null -e trace=unlinkat -e inject=unlinkat:signal=KILL %s -e %s"):format(
@@ -927,10 +926,7 @@ describe("a checkpoint", function()
   end)
 
   it("of two managers with one folder, saved in the same second, have names of their own", function()
-    define({ 1 })
-    local many = folder .. "/many"
-    local manager = flow.train.SimpleCheckPointManager(many, { keep = 1 })
-    local first = manager:save()
+    local many, manager, first = one_saved { keep = 1 }
     local latest, asked = manager.latest_checkpoint, 0
     rawset(manager, "latest_checkpoint", function() -- the first time as before the other process had saved
       asked = asked + 1
