@@ -21,6 +21,7 @@ Launch launch_fill(const TensorType& type, double value) {
 }
 
 std::vector<TensorType> infer_constant(const OpCall& call) {
+  require_value_of(call.attrs.dtype("dtype"), call.attrs, "value");
   return {{call.attrs.dtype("dtype"), checked_shape(call.attrs)}};
 }
 
@@ -31,8 +32,8 @@ OpDef constant() {
       "One value everywhere.\n"
       "  out = value\n"
       "shapes: -> shape\n"
-      "dtypes: all; an integer dtype truncates the value toward 0\n"
-      "errors: a negative size";
+      "dtypes: all\n"
+      "errors: a negative size; a value that an integer dtype does not have";
   op.attrs = {{"value", 0.0, "the value", true},
               {"dtype", DType::Float32, "dtype of out"},
               {"shape", Ints{}, "sizes of out; empty for a scalar"}};

@@ -352,3 +352,22 @@ describe("a border", function()
     end
   end)
 end)
+
+describe("a constant", function()
+  it("is a value of its dtype", function()
+    local function constant(value, dtype)
+      local job = flow.global_function { returns = tp.Numpy } (function() return flow.constant(value, dtype) end)
+      return job():item()
+    end
+    assert.same({ 255, -128, 0.5 }, { constant(255, flow.uint8), constant(-128, flow.int8), constant(0.5, flow.float) })
+    for text, given in pairs {
+      ["value 300 is not a value of uint8"] = { 300, flow.uint8 },
+      ["value 1.5 is not a value of int32"] = { 1.5, flow.int32 },
+      ["value nan is not a value of int64"] = { 0 / 0, flow.int64 },
+    } do
+      local fine, problem = pcall(constant, given[1], given[2])
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(text, 1, true), tostring(problem))
+    end
+  end)
+end)
