@@ -341,6 +341,7 @@ local rows = {
     return predicting(models.writer, row_of(768), "8 bits")
   end,
   ["ResNet-18 training"] = function() return training(models.resnet18, pictures) end,
+  ["ResNet-18 training bf16"] = function() return training(models.resnet18, pictures, "bf16") end,
   ["ResNet-18 predict in bytes, batch 1"] = function()
     return predicting(models.resnet18_in_bytes, first(1, pictures))
   end,
@@ -352,6 +353,7 @@ local rows = {
   ["MobileNetV2 training, batch 32"] = function() return training(models.mobilenet, photos) end,
   ["MobileNetV2 predict, batch 1"] = function() return predicting(models.mobilenet, first(1, photos)) end,
   ["transformer training"] = function() return training(models.transformer, sequences) end,
+  ["transformer training bf16"] = function() return training(models.transformer, sequences, "bf16") end,
   ["policy predict, batch 1"] = function() return predicting(models.policy, first(1, observations)) end,
   ["policy training, batch 32"] = function() return training(models.policy, observations) end,
   ["GRU training, 20 steps"] = function() return training(models.gru, steps) end,
@@ -377,6 +379,7 @@ local rows = {
     return slow_calls(predict_job(models.mlp, first(1, digits)))
   end,
   ["ResNet-18 predict"] = function() return predicting(models.resnet18, pictures) end,
+  ["ResNet-18 predict bf16"] = function() return predicting(models.resnet18, pictures, "bf16") end,
   ["call of relu(x + 1) on 5 floats"] = relu_calls,
   ["watch of the logits at every LeNet step"] = watching,
   ["LeNet training while batches are prepared"] = function() return preparing_beside(models.lenet) end,
