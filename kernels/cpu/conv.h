@@ -75,8 +75,7 @@ struct ConvBlocks {
 };
 std::optional<ConvBlocks> conv_blocks(const Conv& conv, ConvKind kind, const KernelCall& call);
 
-// By direct sums in the tile registers of AMX, where factors may be rounded to bfloat16: strides and dilations of 1,
-// one group.
+// By direct sums in the tile registers of AMX, where factors may be rounded to bfloat16: one group.
 bool tiles_fit(const Conv& conv);
 Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call);
 Launch conv_tiles_filter(const Conv& conv, ConvKind kind, KernelCall& call);  // of those, the gradients of the filter

@@ -1,8 +1,10 @@
 // Convolution by direct sums in the tile registers of AMX. Images are rounded to bfloat16 as they are copied to where
 // they have a border of zeros, 32 channels of a place side by side: so 16 neighbours are a tile of pairs as they lie,
 // for each tap a bit further on. The filter is rounded and paired once. A tile of sums is 16 places in a block of 16
-// channels, which is how images in blocks are stored.
+// channels, which is how images in blocks are stored. With strides the image is packed in phases; its gradient is what
+// has phases then, each of which meets taps of its own.
 #include <algorithm>
+#include <vector>
 
 #include "kernels/cpu/conv_tiles.h"
 #include "kernels/cpu/device.h"
@@ -19,9 +21,61 @@ struct Piece {
   int64_t from, to;
 };
 
+// Every step-th of the outputs along an axis.
+struct Outputs {
+  int64_t first, step, count;
+};
+
+// Those that meet the same taps.
+struct OutputPhase {
+  Outputs outputs;
+  std::vector<TapPlace> taps;
+};
+
+struct Axis {
+  PackedAxis packed;
+  int64_t length;  // outputs of the longest phase
+  int64_t reach;   // how far the last tap is from the first
+  std::vector<OutputPhase> phases;
+
+  int64_t places() const { return length + reach; }  // of a packed phase
+};
+
+Axis forwards(const Window& window) {
+  Axis axis{packed_axis(window), window.out, tap_place(window, window.size - 1).distance, {{{0, 1, window.out}, {}}}};
+  for (int64_t tap = 0; tap < window.size; ++tap) axis.phases[0].taps.push_back(tap_place(window, tap));
+  return axis;
+}
+
+// Place q of the image, and q + before = t * stride + phase, met output t + (phase - tap * dilation) / stride by each
+// tap for which that is whole. The filter is turned by 180 degrees: tap 0 of it is the last one.
+Axis backwards(const Window& window) {
+  Axis axis{{1, 1, 0}, divide_up(window.in, window.stride), 0, {}};
+  int64_t least = window.out, greatest = -window.in;
+  for (int64_t phase = 0; phase < window.stride; ++phase) {
+    const int64_t t = divide_up(std::max<int64_t>(0, window.before - phase), window.stride);
+    const int64_t first = t * window.stride + phase - window.before;
+    const int64_t count = divide_up(std::max<int64_t>(0, window.in - first), window.stride);
+    OutputPhase own{{first, window.stride, count}, {}};
+    for (int64_t tap = 0; tap < window.size; ++tap) {
+      const int64_t behind = phase - (window.size - 1 - tap) * window.dilation;
+      if (behind % window.stride != 0) continue;
+      own.taps.push_back({tap, 0, t + behind / window.stride});
+      least = std::min(least, own.taps.back().distance);
+      greatest = std::max(greatest, own.taps.back().distance);
+    }
+    axis.phases.push_back(std::move(own));
+  }
+  axis.packed.before = -least;
+  axis.reach = greatest - least;
+  for (OutputPhase& phase : axis.phases)
+    for (TapPlace& tap : phase.taps) tap.distance -= least;
+  return axis;
+}
+
 struct Work {
-  Blocks image, out;                  // where it is pooled, what it was or will be
-  int64_t before_row, before_column;  // padding
+  Blocks image, out;  // where it is pooled, what it was or will be
+  Axis down, across;
   int64_t taps_down, taps_across;
   int64_t summed, produced;  // channels
   FilterSteps filter;
@@ -31,16 +85,17 @@ struct Work {
   int64_t images;
   int parts;
 
-  int64_t rows() const { return out.height + taps_down - 1; }  // with the border
-  int64_t columns() const { return out.width + taps_across - 1; }
   int64_t depth() const { return divide_up(summed, kDepth); }
   int64_t pairs() const { return divide_up(produced, 2 * kBlock); }  // of blocks that are produced together
   int64_t taps() const { return taps_down * taps_across; }
 
-  // bfloat16 of an image, of the weights of a pair of blocks, and floats of its sums.
-  int64_t image_size() const { return depth() * rows() * columns() * kDepth; }
-  int64_t weights_size() const { return taps() * depth() * 2 * kTile; }
-  int64_t sums_of_block() const { return out.height * columns() * kBlock; }
+  // bfloat16 of a packed phase in 32 channels, of an image, of the weights of a tap and of a pair of blocks; floats of
+  // the sums of a block.
+  int64_t plane() const { return down.places() * across.places() * kDepth; }
+  int64_t image_size() const { return down.packed.phases * across.packed.phases * depth() * plane(); }
+  int64_t weights_of_tap() const { return depth() * 2 * kTile; }
+  int64_t weights_size() const { return taps() * weights_of_tap(); }
+  int64_t sums_of_block() const { return down.length * across.places() * kBlock; }
 
   // So many that they and the weights they meet stay in the second cache.
   int64_t together() const {
@@ -48,6 +103,33 @@ struct Work {
     return std::clamp<int64_t>(kBytes / (2 * image_size()), 1, divide_up(images, parts));
   }
 };
+
+// Outputs that meet the same taps, and what each of these adds to where an image and weights begin.
+struct Phase {
+  Outputs down, across;
+  struct Tap {
+    int64_t image, weights;
+  };
+  std::vector<Tap> taps;
+};
+
+std::vector<Phase> phases_of(const Work& work) {
+  std::vector<Phase> all;
+  for (const OutputPhase& down : work.down.phases) {
+    for (const OutputPhase& across : work.across.phases) {
+      Phase phase{down.outputs, across.outputs, {}};
+      for (const TapPlace& i : down.taps) {
+        for (const TapPlace& j : across.taps) {
+          const int64_t packed = (i.phase * work.across.packed.phases + j.phase) * work.depth() * work.plane();
+          phase.taps.push_back({packed + (i.distance * work.across.places() + j.distance) * kDepth,
+                                (i.tap * work.taps_across + j.tap) * work.weights_of_tap()});
+        }
+      }
+      all.push_back(std::move(phase));
+    }
+  }
+  return all;
+}
 
 // A tile covers neighbours in a row, or, where rows are short, all places of the image one after the other with the
 // border between them, whichever takes fewer. All are of one height, so the last ones may overlap.
@@ -57,7 +139,7 @@ struct Pieces {
   std::vector<Piece> all;
 
   explicit Pieces(const Work& work) {
-    const int64_t rows = work.out.height, width = work.out.width, columns = work.columns();
+    const int64_t rows = work.down.length, width = work.across.length, columns = work.across.places();
     const int64_t chain = (rows - 1) * columns + width;
     const bool in_rows = rows * divide_up(width, kBlock) <= divide_up(chain, kBlock);
     const int64_t length = in_rows ? width : chain, count = divide_up(length, kBlock);
@@ -84,7 +166,7 @@ struct Pieces {
     uint16_t* to = weights + c / kDepth * 2 * kTile + c % kDepth / 2 * kDepth;
     const int64_t count = std::clamp<int64_t>(work.summed - c, 0, 2);
     for (int64_t i = 0; i < work.taps_down; ++i) {
-      for (int64_t j = 0; j < work.taps_across; ++j, to += work.depth() * 2 * kTile) {
+      for (int64_t j = 0; j < work.taps_across; ++j, to += work.weights_of_tap()) {
         const float* const tap = filter + i * steps.row + j * steps.column;
         alignas(kAlignment) float both[2][kBlock] = {};
         for (int64_t k = 0; k < count; ++k)
@@ -104,20 +186,22 @@ struct Pieces {
   }
 }
 
-// `unpooled` has room for two rows.
-void pack_image(const Work& work, const float* image, const uint8_t* places, float* unpooled, uint16_t* to) {
+// A phase of an image. `unpooled` has room for two rows.
+void pack_phase(const Work& work, const float* image, const uint8_t* places, int64_t down, int64_t across,
+                float* unpooled, uint16_t* to) {
   const Blocks& from = work.image;
-  const int64_t columns = work.columns(), first = std::clamp<int64_t>(work.before_column, 0, columns);
-  const int64_t skipped = first - work.before_column;
-  const int64_t count = std::clamp<int64_t>(from.width - skipped, 0, columns - first), rest = columns - first - count;
+  const int64_t rows = work.down.places(), columns = work.across.places(), stride = work.across.packed.stride;
+  const auto inside_down = work.down.packed.inside(down, from.height, rows);
+  const auto inside = work.across.packed.inside(across, from.width, columns);
+  const int64_t first = work.across.packed.place(across, inside.first), count = inside.last - inside.first;
   for (int64_t c = 0; c < work.depth(); ++c) {
     const bool has_upper = (2 * c + 1) * kBlock < from.channels;
-    for (int64_t row = 0; row < work.rows(); ++row, to += columns * kDepth) {
-      const int64_t y = row - work.before_row;
-      if (y < 0 || y >= from.height) {
+    for (int64_t row = 0; row < rows; ++row, to += columns * kDepth) {
+      if (row < inside_down.first || row >= inside_down.last) {
         std::fill_n(to, columns * kDepth, uint16_t{0});
         continue;
       }
+      const int64_t y = work.down.packed.place(down, row);
       const float* blocks[2] = {};
       int64_t step = from.column;
       for (int64_t k = 0; k < 1 + has_upper; ++k) {
@@ -129,36 +213,40 @@ void pack_image(const Work& work, const float* image, const uint8_t* places, flo
         blocks[k] = whole;
         step = kBlock;
       }
-      std::fill_n(to, first * kDepth, uint16_t{0});
-      round_places(blocks[0] + skipped * step, blocks[1] ? blocks[1] + skipped * step : nullptr, step, count,
-                   to + first * kDepth);
-      std::fill_n(to + (first + count) * kDepth, rest * kDepth, uint16_t{0});
+      std::fill_n(to, inside.first * kDepth, uint16_t{0});
+      round_places(blocks[0] + first * step, blocks[1] ? blocks[1] + first * step : nullptr, stride * step, count,
+                   to + inside.first * kDepth);
+      std::fill_n(to + inside.last * kDepth, (columns - inside.last) * kDepth, uint16_t{0});
     }
   }
+}
+
+void pack_image(const Work& work, const float* image, const uint8_t* places, float* unpooled, uint16_t* to) {
+  for (int64_t i = 0; i < work.down.packed.phases; ++i)
+    for (int64_t j = 0; j < work.across.packed.phases; ++j, to += work.depth() * work.plane())
+      pack_phase(work, image, places, i, j, unpooled, to);
 }
 
 // ---- sums --------------------------------------------------------------------------------------------------------
 
 // One piece or two, in a pair of blocks. The weights of a pair's blocks alternate.
 template <bool kTwo>
-void sum_pieces(const Work& work, const uint16_t* image, const Piece& upper, const Piece& lower,
-                const uint16_t* weights, float* sums) {
+void sum_pieces(const Work& work, const Phase& phase, const uint16_t* image, const Piece& upper, const Piece& lower,
+                const uint16_t* all_weights, float* sums) {
   amx::zero_four_sums();
-  const int64_t columns = work.columns(), plane = work.rows() * columns * kDepth;
-  for (int64_t i = 0; i < work.taps_down; ++i) {
-    for (int64_t j = 0; j < work.taps_across; ++j) {
-      const uint16_t* tap = image + (i * columns + j) * kDepth;
-      for (int64_t c = work.depth(); c > 0; --c, tap += plane, weights += 2 * kTile) {
-        amx::load<kLeft>(tap + upper.from, kPlace);
-        amx::load<kRight>(weights, amx::kRowBytes);
-        amx::multiply<kSum, kLeft, kRight>();
-        amx::load<kRightNext>(weights + kTile, amx::kRowBytes);
-        amx::multiply<kSumRight, kLeft, kRightNext>();
-        if constexpr (kTwo) {
-          amx::load<kLeftBelow>(tap + lower.from, kPlace);
-          amx::multiply<kSumBelow, kLeftBelow, kRight>();
-          amx::multiply<kSumBelowRight, kLeftBelow, kRightNext>();
-        }
+  const int64_t plane = work.plane();
+  for (const Phase::Tap& tap : phase.taps) {
+    const uint16_t *places = image + tap.image, *weights = all_weights + tap.weights;
+    for (int64_t c = work.depth(); c > 0; --c, places += plane, weights += 2 * kTile) {
+      amx::load<kLeft>(places + upper.from, kPlace);
+      amx::load<kRight>(weights, amx::kRowBytes);
+      amx::multiply<kSum, kLeft, kRight>();
+      amx::load<kRightNext>(weights + kTile, amx::kRowBytes);
+      amx::multiply<kSumRight, kLeft, kRightNext>();
+      if constexpr (kTwo) {
+        amx::load<kLeftBelow>(places + lower.from, kPlace);
+        amx::multiply<kSumBelow, kLeftBelow, kRight>();
+        amx::multiply<kSumBelowRight, kLeftBelow, kRightNext>();
       }
     }
   }
@@ -181,8 +269,9 @@ struct Destination {
 
 using R = Register<kBlock>;
 
-// The block of an image, which starts at `to`.
-void end_block(const Work& work, const float* sums, int64_t pitch, const float* bias, const Destination& to) {
+// A phase of the block of an image, which starts at `to`.
+void end_block(const Work& work, const Phase& phase, const float* sums, int64_t pitch, const float* bias,
+               const Destination& to) {
   stand_alone(R(), [&] {
     const R::Vector shift = R::at(bias);
     const auto sum = [&](int64_t y, int64_t x, R::Vector& to_add) {
@@ -199,9 +288,11 @@ void end_block(const Work& work, const float* sums, int64_t pitch, const float* 
       }
       return;
     }
-    for (int64_t y = 0; y < work.out.height; ++y) {
-      for (int64_t x = 0; x < work.out.width; ++x) {
-        const int64_t at = y * work.out.row + x * work.out.column;
+    const Outputs &down = phase.down, &across = phase.across;
+    for (int64_t y = 0; y < down.count; ++y) {
+      for (int64_t x = 0; x < across.count; ++x) {
+        const int64_t at =
+            (down.first + y * down.step) * work.out.row + (across.first + x * across.step) * work.out.column;
         R::Vector result;
         sum(y, x, result);
         if (to.addend) result += R::at(to.addend + at);
@@ -213,8 +304,9 @@ void end_block(const Work& work, const float* sums, int64_t pitch, const float* 
 }
 
 // Images [first, last) in pairs [first_pair, last_pair) of blocks, by one thread.
-void convolve(const Work& work, const Pieces& pieces, const LaunchCall& call, const uint16_t* weights, int64_t first,
-              int64_t last, int64_t first_pair, int64_t last_pair, char* scratch) {
+void convolve(const Work& work, const std::vector<Phase>& phases, const Pieces& pieces, const LaunchCall& call,
+              const uint16_t* weights, int64_t first, int64_t last, int64_t first_pair, int64_t last_pair,
+              char* scratch) {
   float* const sums = reinterpret_cast<float*>(scratch);
   float* const unpooled = sums + 2 * work.sums_of_block();
   auto* const images = reinterpret_cast<uint16_t*>(unpooled + 2 * work.image.width * kBlock);
@@ -235,14 +327,17 @@ void convolve(const Work& work, const Pieces& pieces, const LaunchCall& call, co
       for (int64_t n = begin; n < end; ++n) {
         const uint16_t* const image = images + (n - begin) * work.image_size();
         const uint16_t* const own = weights + pair * work.weights_size();
-        int64_t i = 0;
-        for (; i + 1 < count; i += 2) sum_pieces<true>(work, image, pieces.all[i], pieces.all[i + 1], own, sums);
-        if (i < count) sum_pieces<false>(work, image, pieces.all[i], pieces.all[i], own, sums);
-        for (int64_t b = 2 * pair; b < 2 * pair + 2 && b * kBlock < work.out.channels; ++b) {
-          const int64_t at = n * work.out.batch + b * work.out.block;
-          const Destination to{call.output<float>(0) + at, work.out_pooled ? call.output<uint8_t>(1) + at : nullptr,
-                               work.adds ? call.input<float>(3) + at : nullptr};
-          end_block(work, sums + b % 2 * work.sums_of_block(), pieces.pitch, shifts + b % 2 * kBlock, to);
+        for (const Phase& phase : phases) {
+          int64_t i = 0;
+          for (; i + 1 < count; i += 2)
+            sum_pieces<true>(work, phase, image, pieces.all[i], pieces.all[i + 1], own, sums);
+          if (i < count) sum_pieces<false>(work, phase, image, pieces.all[i], pieces.all[i], own, sums);
+          for (int64_t b = 2 * pair; b < 2 * pair + 2 && b * kBlock < work.out.channels; ++b) {
+            const int64_t at = n * work.out.batch + b * work.out.block;
+            const Destination to{call.output<float>(0) + at, work.out_pooled ? call.output<uint8_t>(1) + at : nullptr,
+                                 work.adds ? call.input<float>(3) + at : nullptr};
+            end_block(work, phase, sums + b % 2 * work.sums_of_block(), pieces.pitch, shifts + b % 2 * kBlock, to);
+          }
         }
       }
     }
@@ -256,7 +351,7 @@ bool tiles_fit(const Conv& conv) {
   constexpr double kLeastFlops = 4e6;
   constexpr int64_t kLeastPlaces = 512;  // that meet the filter, to pay for packing it
   constexpr int64_t kMostWeights = int64_t{1} << 25;
-  if (!has_tiles() || !conv.slides_by_one() || conv.groups != 1 || conv.format.spatial_axes != 2) return false;
+  if (!has_tiles() || conv.groups != 1 || conv.format.spatial_axes != 2) return false;
   if (conv.format.channels_last && (conv.image.channels % kBlock != 0 || conv.filters() % kBlock != 0)) return false;
   const int64_t weights = conv.windows[0].size * conv.windows[1].size * conv.image.channels * conv.filters();
   return conv.image.channels >= kBlock && conv.filters() >= kBlock && weights <= kMostWeights &&
@@ -272,8 +367,8 @@ Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, Kernel
   const Window &down = conv.windows[0], &across = conv.windows[1];
   const Work work{blocks->image,
                   blocks->out,
-                  turned ? down.size - 1 - down.before : down.before,
-                  turned ? across.size - 1 - across.before : across.before,
+                  turned ? backwards(down) : forwards(down),
+                  turned ? backwards(across) : forwards(across),
                   down.size,
                   across.size,
                   turned ? conv.filters() : conv.image.channels,
@@ -293,7 +388,7 @@ Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, Kernel
       aligned(4 * (2 * work.sums_of_block() + 2 * work.image.width * kBlock) + 2 * work.together() * work.image_size());
   call.scratch_bytes = all_weights + work.parts * own;
   const int filter_input = kind == ConvKind::PoolInputGrad ? 2 : 1;
-  return [=, pieces = Pieces(work)](const LaunchCall& at) {
+  return [=, phases = phases_of(work), pieces = Pieces(work)](const LaunchCall& at) {
     char* const scratch = static_cast<char*>(at.scratch);
     auto* const weights = reinterpret_cast<uint16_t*>(scratch);
     parallel_for(2 * work.pairs(), work.parts == 1 ? 2 * work.pairs() : 1, [&](int64_t first, int64_t last) {
@@ -304,7 +399,7 @@ Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, Kernel
     parallel_for(of_images * of_pairs, 1, [&](int64_t first_part, int64_t last_part) {
       for (int64_t part = first_part; part < last_part; ++part) {
         const int64_t n = part / of_pairs, p = part % of_pairs;
-        convolve(work, pieces, at, weights, work.images * n / of_images, work.images * (n + 1) / of_images,
+        convolve(work, phases, pieces, at, weights, work.images * n / of_images, work.images * (n + 1) / of_images,
                  work.pairs() * p / of_pairs, work.pairs() * (p + 1) / of_pairs, scratch + all_weights + part * own);
       }
     });

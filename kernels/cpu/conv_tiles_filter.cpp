@@ -2,6 +2,7 @@
 // filters by places, and of the image, places by 16 channels, summed over all places of all images. Both lie on one
 // chain of places, that of the image with its border, so that a tap is a distance along it; where the chain has no
 // output, gradients are zeros. Places are paired, so there is the image twice, from even places on and from odd ones.
+// With strides the image is packed in phases, each of which is a chain.
 #include <algorithm>
 
 #include "kernels/cpu/conv_tiles.h"
@@ -21,21 +22,34 @@ struct Range {
 struct Work {
   Blocks dy, x;  // dy as it was before pooling, where it is pooled
   bool pooled, has_bias;
-  int64_t before_row, before_column;  // padding
+  Window down, across;
   int64_t taps_down, taps_across;
   int64_t filters, channels;
   FilterSteps steps;
   int64_t images;
   int parts;
 
-  int64_t columns() const { return dy.width + taps_across - 1; }  // with the border
+  PackedAxis rows_packed() const { return packed_axis(down); }
+  PackedAxis columns_packed() const { return packed_axis(across); }
+  int64_t phases() const { return rows_packed().phases * columns_packed().phases; }
+  int64_t columns() const { return dy.width + reach(across); }  // of a packed phase
+  static int64_t reach(const Window& window) { return tap_place(window, window.size - 1).distance; }
   // Tiles along the chain of an image, and pairs that a tap at the end of the filter reads there.
   int64_t tiles() const { return divide_up((dy.height - 1) * columns() + dy.width, kDepth); }
-  int64_t pairs() const { return tiles() * kBlock + ((taps_down - 1) * columns() + taps_across) / 2; }
+  int64_t pairs() const { return tiles() * kBlock + (reach(down) * columns() + reach(across) + 1) / 2; }
 
-  // bfloat16 of an image in a block of filters, and in a block of channels.
+  // bfloat16 of an image in a block of filters, and in a block of channels, of which each phase is a chain.
   int64_t gradients_size() const { return tiles() * kTile; }
-  int64_t image_size() const { return 2 * pairs() * kDepth; }
+  int64_t phase_size() const { return 2 * pairs() * kDepth; }
+  int64_t image_size() const { return phases() * phase_size(); }
+
+  // Where a tap begins in an image.
+  int64_t start(int64_t i, int64_t j) const {
+    const TapPlace row = tap_place(down, i), column = tap_place(across, j);
+    const int64_t places = row.distance * columns() + column.distance;
+    return (row.phase * columns_packed().phases + column.phase) * phase_size() +
+           (places % 2 * pairs() + places / 2) * kDepth;
+  }
 
   // What is summed at a time: two blocks of filters, two of channels, and a row of taps.
   int64_t filter_pairs() const { return divide_up(filters, 2 * kBlock); }
@@ -68,14 +82,21 @@ struct Work {
 
 // ---- packing -----------------------------------------------------------------------------------------------------
 
-// A block of an image with its border, or of gradients with zeros between their rows, as floats along the chain.
-void lay_out(const Blocks& from, const float* block, const uint8_t* places, int64_t above, int64_t left,
-             int64_t columns, int64_t count, float* row, float* chain) {
+// Which part of a block is laid out: a phase of each axis.
+struct Part {
+  PackedAxis down, across;
+  int64_t row_phase, column_phase;
+};
+
+// A block of gradients with zeros between their rows, or a phase of an image with its border, as floats along a chain.
+void lay_out(const Blocks& from, const float* block, const uint8_t* places, const Part& part, int64_t columns,
+             int64_t count, float* row, float* chain) {
   std::fill_n(chain, count * kBlock, 0.f);
-  for (int64_t y = std::max<int64_t>(0, -above); y < from.height; ++y) {
-    const int64_t begin = (y + above) * columns;
-    const int64_t first = std::max<int64_t>(0, -left), last = std::min(from.width, columns - left);
-    if (begin >= count) break;
+  const auto rows = part.down.inside(part.row_phase, from.height, divide_up(count, columns));
+  const auto inside = part.across.inside(part.column_phase, from.width, columns);
+  const int64_t left = part.across.place(part.column_phase, inside.first);
+  for (int64_t p = rows.first; p < rows.last; ++p) {
+    const int64_t y = part.down.place(part.row_phase, p), begin = p * columns;
     const float* whole = block + y * from.row;
     int64_t step = from.column;
     if (places) {
@@ -84,8 +105,10 @@ void lay_out(const Blocks& from, const float* block, const uint8_t* places, int6
       whole = row;
       step = kBlock;
     }
-    for (int64_t x = first; x < last && begin + left + x < count; ++x)
-      std::copy_n(whole + x * step, kBlock, chain + (begin + left + x) * kBlock);
+    whole += left * step;
+    step *= part.across.stride;
+    for (int64_t x = inside.first; x < inside.last && begin + x < count; ++x, whole += step)
+      std::copy_n(whole, kBlock, chain + (begin + x) * kBlock);
   }
 }
 
@@ -109,11 +132,10 @@ void lay_out(const Blocks& from, const float* block, const uint8_t* places, int6
 
 // ---- sums --------------------------------------------------------------------------------------------------------
 
-// One tap over `images` images, of which each block of two lies behind the other.
+// One tap, which begins at `start`, over `images` images, of which each block of two lies behind the other.
 void add_tap(const Work& work, const uint16_t* gradients, int64_t gradients_step, const uint16_t* image,
-             int64_t image_step, int64_t tap, int64_t images, float* sums) {
+             int64_t image_step, int64_t start, int64_t images, float* sums) {
   constexpr int64_t kSums = kBlock * kBlock;
-  const int64_t start = (tap % 2 * work.pairs() + tap / 2) * kDepth;
   amx::load<kSum>(sums, amx::kRowBytes);
   amx::load<kSumRight>(sums + kSums, amx::kRowBytes);
   amx::load<kSumBelow>(sums + 2 * kSums, amx::kRowBytes);
@@ -166,8 +188,8 @@ void sum_units(const Work& work, const Inputs& from, const Range& own, float* su
           std::fill_n(to, work.gradients_size(), uint16_t{0});
           continue;
         }
-        lay_out(work.dy, from.dy + at, from.places ? from.places + at : nullptr, 0, 0, work.columns(),
-                work.tiles() * kDepth, row, chain);
+        lay_out(work.dy, from.dy + at, from.places ? from.places + at : nullptr, {{1, 1, 0}, {1, 1, 0}, 0, 0},
+                work.columns(), work.tiles() * kDepth, row, chain);
         pack_gradients(chain, work.tiles(), to);
       }
       for (int64_t b = 0; b < 2 * (channels.last - channels.first); ++b) {
@@ -177,9 +199,14 @@ void sum_units(const Work& work, const Inputs& from, const Range& own, float* su
           std::fill_n(to, work.image_size(), uint16_t{0});
           continue;
         }
-        lay_out(work.x, from.x + (begin + n) * work.x.batch + block * work.x.block, nullptr, work.before_row,
-                work.before_column, work.columns(), 2 * work.pairs() + 1, row, chain);
-        pack_image(chain, work.pairs(), to);
+        const float* const image = from.x + (begin + n) * work.x.batch + block * work.x.block;
+        const PackedAxis down = work.rows_packed(), across = work.columns_packed();
+        for (int64_t i = 0; i < down.phases; ++i) {
+          for (int64_t j = 0; j < across.phases; ++j) {
+            lay_out(work.x, image, nullptr, {down, across, i, j}, work.columns(), 2 * work.pairs() + 1, row, chain);
+            pack_image(chain, work.pairs(), to + (i * across.phases + j) * work.phase_size());
+          }
+        }
       }
     }
     for (int64_t unit = own.first; unit < own.last; ++unit) {
@@ -187,8 +214,7 @@ void sum_units(const Work& work, const Inputs& from, const Range& own, float* su
       const int64_t f = pair / work.channel_pairs() - filters.first, c = pair % work.channel_pairs() - channels.first;
       for (int64_t j = 0; j < work.taps_across; ++j)
         add_tap(work, gradients + 2 * f * work.gradients_size(), gradients_step, images + 2 * c * work.image_size(),
-                image_step, tap_row * work.columns() + j, count,
-                sums + unit * work.sums_of_unit() + j * 4 * kBlock * kBlock);
+                image_step, work.start(tap_row, j), count, sums + unit * work.sums_of_unit() + j * 4 * kBlock * kBlock);
     }
   }
   amx::release();
@@ -253,8 +279,8 @@ Launch conv_tiles_filter(const Conv& conv, ConvKind kind, KernelCall& call) {
                   blocks->image,
                   pooled,
                   has_bias(kind),
-                  down.before,
-                  across.before,
+                  down,
+                  across,
                   down.size,
                   across.size,
                   conv.filters(),

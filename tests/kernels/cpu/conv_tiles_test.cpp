@@ -27,6 +27,8 @@ std::vector<Sample> samples() {
   const Attrs valid, same = {{"padding", std::string("SAME")}}, nhwc = {{"data_format", std::string("NHWC")}};
   Attrs nhwc_same = nhwc;
   nhwc_same.set("padding", std::string("SAME"));
+  Attrs nhwc_strides = nhwc_same;
+  nhwc_strides.set("strides", Ints{2});
   return {
       {"LeNet", {3, 32, 14, 14}, {64, 32, 5, 5}, same},
       {"rows that two tiles share", {2, 32, 20, 20}, {32, 32, 3, 3}, same},
@@ -39,6 +41,20 @@ std::vector<Sample> samples() {
       {"pads wider than the filter", {3, 32, 6, 7}, {48, 32, 3, 3}, {{"pads", Ints{5, 4}}}},
       {"one image", {1, 48, 24, 24}, {80, 48, 3, 3}, same},
       {"channels last", {5, 10, 12, 48}, {64, 3, 3, 48}, nhwc_same},
+      {"strides", {8, 48, 16, 16}, {64, 48, 3, 3}, {{"strides", Ints{2}}, {"pads", Ints{1}}}},
+      {"strides that do not fit", {24, 32, 11, 14}, {48, 32, 3, 2}, {{"strides", Ints{2, 3}}}},
+      {"strides wider than the filter", {32, 64, 12, 9}, {96, 64, 1, 1}, {{"strides", Ints{3, 2}}}},
+      {"filters side by side", {12, 96, 16, 16}, {64, 96, 2, 2}, {{"strides", Ints{2}}}},
+      {"wide filters with strides",
+       {4, 32, 23, 21},
+       {48, 32, 7, 5},
+       {{"strides", Ints{2}}, {"padding", std::string("SAME")}}},
+      {"dilations", {3, 48, 15, 17}, {64, 48, 3, 3}, {{"dilations", Ints{2, 3}}, {"padding", std::string("SAME")}}},
+      {"strides and dilations",
+       {12, 48, 19, 18},
+       {64, 48, 3, 3},
+       {{"strides", Ints{2, 3}}, {"dilations", Ints{3, 2}}, {"pads", Ints{2, 1}}}},
+      {"strides, channels last", {9, 17, 15, 48}, {64, 3, 3, 48}, nhwc_strides},
   };
 }
 
