@@ -25,10 +25,8 @@ namespace {
 using namespace attention;
 using cpu::copy_rows;
 using cpu::copy_transposed;
-using cpu::multiply;
 using cpu::row_step;
 using cpu::Rows;
-using cpu::SmallProduct;
 using cpu::Target;
 
 // ---- meaning -------------------------------------------------------------------------------------------------
@@ -123,7 +121,10 @@ class Forward {
         key_(heads_.reserve(sizes().width, sizes().keys)),
         value_(heads_.reserve(sizes().keys, sizes().value_width)),
         weights_(heads_.reserve(heads_.block, sizes().keys)),
-        out_(heads_.reserve(heads_.block, sizes().value_width)) {
+        out_(heads_.reserve(heads_.block, sizes().value_width)),
+        packed_key_(heads_.reserve_factor(sizes().width, sizes().keys)),
+        packed_value_(heads_.reserve_factor(sizes().keys, sizes().value_width)),
+        packed_first_(heads_.reserve_first()) {
     call.scratch_bytes = heads_.scratch_bytes();
   }
 
@@ -133,26 +134,31 @@ class Forward {
       const int8_t* const mask = call.input<int8_t>(kMask);
       const int64_t seen = heads_.select.keys_in_sight(mask, head.batch, head.head, sizes());
       const auto seen_of = [&](int i, int64_t width) { return head.of_keys(i, width).part(0, seen); };
-      copy_transposed(seen_of(kKey, sizes().width), heads_.scale, head.scratch + key_);
-      copy_rows(seen_of(kValue, sizes().value_width), head.scratch + value_);
+      T* const scratch = head.scratch;
+      copy_transposed(seen_of(kKey, sizes().width), heads_.scale, scratch + key_);
+      copy_rows(seen_of(kValue, sizes().value_width), scratch + value_);
+      const Factor key = heads_.factor(scratch + key_, sizes().width, seen, scratch + packed_key_);
+      const Factor value = heads_.factor(scratch + value_, seen, sizes().value_width, scratch + packed_value_);
       for (int64_t first = 0; first < sizes().queries; first += heads_.block)
-        run_block(head, seen, first, std::min(heads_.block, sizes().queries - first));
+        run_block(head, key, value, seen, first, std::min(heads_.block, sizes().queries - first));
     });
   }
 
  private:
   using Head = typename Heads<T>::Head;
+  using Factor = typename Heads<T>::Factor;
 
   const Sizes& sizes() const { return heads_.sizes; }
 
-  void run_block(const Head& head, int64_t seen, int64_t first, int64_t count) const {
+  void run_block(const Head& head, const Factor& key, const Factor& value, int64_t seen, int64_t first,
+                 int64_t count) const {
     const int64_t queries = sizes().queries, width = sizes().width, value_width = sizes().value_width;
     const int64_t keys = heads_.select.keys_before(first + count, seen);
     const int64_t step = row_step(seen);
-    T *const scratch = head.scratch, *weights = scratch + weights_;
+    T *const scratch = head.scratch, *weights = scratch + weights_, *packed = scratch + packed_first_;
     const Rows<const T> query = head.of_queries(kQuery, width).part(first, count);
     const Target<T> out(head.output(0, queries, value_width).part(first, count), scratch + out_);
-    multiply(SmallProduct<T>{count, keys, width, query.strided(), scratch + key_, step, weights, step});
+    heads_.multiply({count, keys, width, query.strided(), nullptr, 0, weights, step}, key, packed);
     const Head next = head.next();
     cpu::widest([&] {
       for (int64_t i = 0; i < count; ++i) {
@@ -162,13 +168,12 @@ class Forward {
         next.of_keys(kValue, value_width).fetch(first + i);
       }
     });
-    multiply(SmallProduct<T>{
-        count, value_width, keys, {weights, step, 1}, scratch + value_, row_step(value_width), out.data(), out.step()});
+    heads_.multiply({count, value_width, keys, {weights, step, 1}, nullptr, 0, out.data(), out.step()}, value, packed);
     out.finish();
   }
 
   Heads<T> heads_;
-  const int64_t key_, value_, weights_, out_;  // places in the scratch
+  const int64_t key_, value_, weights_, out_, packed_key_, packed_value_, packed_first_;  // places in the scratch
 };
 
 // With p the weights before dropout, w after it, and dw = dout value^T:
@@ -191,7 +196,12 @@ class Backward {
         dscores_(heads_.reserve(heads_.block, sizes().keys)),
         query_(heads_.reserve(heads_.block, sizes().width)),
         dout_(heads_.reserve(heads_.block, sizes().value_width)),
-        dquery_(heads_.reserve(heads_.block, sizes().width)) {
+        dquery_(heads_.reserve(heads_.block, sizes().width)),
+        packed_key_(heads_.reserve_factor(sizes().keys, sizes().width)),
+        packed_key_across_(heads_.reserve_factor(sizes().width, sizes().keys)),
+        packed_value_across_(heads_.reserve_factor(sizes().value_width, sizes().keys)),
+        packed_block_(heads_.reserve_factor(heads_.block, std::max(sizes().width, sizes().value_width))),
+        packed_first_(heads_.reserve_first()) {
     call.scratch_bytes = heads_.scratch_bytes();
   }
 
@@ -203,9 +213,13 @@ class Backward {
       copy_rows(head.input(kKey, keys, width), head.scratch + key_);
       copy_transposed(head.input(kKey, keys, width), heads_.scale, head.scratch + key_across_);
       copy_transposed(head.input(kValue, keys, value_width), T(1), head.scratch + value_across_);
+      T* const scratch = head.scratch;
+      const Keys of_keys{heads_.factor(scratch + key_, keys, width, scratch + packed_key_),
+                         heads_.factor(scratch + key_across_, width, keys, scratch + packed_key_across_),
+                         heads_.factor(scratch + value_across_, value_width, keys, scratch + packed_value_across_)};
       // From the last block on, since it looks at all the keys that any looks at; the others add to what it wrote.
       for (int64_t last = sizes().queries; last > 0; last -= std::min(heads_.block, last))
-        run_block(head, std::max<int64_t>(0, last - heads_.block), last, dkey, dvalue);
+        run_block(head, of_keys, std::max<int64_t>(0, last - heads_.block), last, dkey, dvalue);
       const int64_t seen = sizes().queries == 0 ? 0 : heads_.select.keys_before(sizes().queries, keys);
       dkey.clear_from(seen);
       dvalue.clear_from(seen);
@@ -216,22 +230,27 @@ class Backward {
 
  private:
   using Head = typename Heads<T>::Head;
+  struct Keys {
+    typename Heads<T>::Factor key, key_across, value_across;
+  };
 
   const Sizes& sizes() const { return heads_.sizes; }
 
-  void run_block(const Head& head, int64_t first, int64_t last, const Target<T>& dkey, const Target<T>& dvalue) const {
+  void run_block(const Head& head, const Keys& of_keys, int64_t first, int64_t last, const Target<T>& dkey,
+                 const Target<T>& dvalue) const {
     const int64_t queries = sizes().queries, width = sizes().width, value_width = sizes().value_width;
     const int64_t count = last - first, keys = heads_.select.keys_before(last, sizes().keys);
     const bool add = last < queries;
     const int64_t step = row_step(sizes().keys), row = row_step(width), value_row = row_step(value_width);
     T *const scratch = head.scratch, *weights = scratch + weights_, *dscores = scratch + dscores_;
+    T *const packed = scratch + packed_first_, *packed_block = scratch + packed_block_;
     const Target<T> dquery(head.output(kQuery, queries, width).part(first, count), scratch + dquery_);
     copy_rows(head.input(kQuery, queries, width).part(first, count), scratch + query_);
     copy_rows(head.input(kDOut, queries, value_width).part(first, count), scratch + dout_);
-    multiply(
-        SmallProduct<T>{count, keys, width, {scratch + query_, row, 1}, scratch + key_across_, step, weights, step});
-    multiply(SmallProduct<T>{
-        count, keys, value_width, {scratch + dout_, value_row, 1}, scratch + value_across_, step, dscores, step});
+    heads_.multiply({count, keys, width, {scratch + query_, row, 1}, nullptr, 0, weights, step}, of_keys.key_across,
+                    packed);
+    heads_.multiply({count, keys, value_width, {scratch + dout_, value_row, 1}, nullptr, 0, dscores, step},
+                    of_keys.value_across, packed);
     const Head next = head.next();
     cpu::widest([&] {
       for (int64_t i = 0; i < count; ++i) {
@@ -241,12 +260,12 @@ class Backward {
         next.of_keys(kValue, value_width).fetch(first + i);
       }
     });
-    multiply(SmallProduct<T>{
-        keys, value_width, count, {weights, 1, step}, scratch + dout_, value_row, dvalue.data(), dvalue.step(), add});
-    multiply(
-        SmallProduct<T>{keys, width, count, {dscores, 1, step}, scratch + query_, row, dkey.data(), dkey.step(), add});
-    multiply(
-        SmallProduct<T>{count, width, keys, {dscores, step, 1}, scratch + key_, row, dquery.data(), dquery.step()});
+    heads_.multiply({keys, value_width, count, {weights, 1, step}, nullptr, 0, dvalue.data(), dvalue.step(), add},
+                    heads_.factor(scratch + dout_, count, value_width, packed_block), packed);
+    heads_.multiply({keys, width, count, {dscores, 1, step}, nullptr, 0, dkey.data(), dkey.step(), add},
+                    heads_.factor(scratch + query_, count, width, packed_block), packed);
+    heads_.multiply({count, width, keys, {dscores, step, 1}, nullptr, 0, dquery.data(), dquery.step()}, of_keys.key,
+                    packed);
     dquery.finish();
   }
 
@@ -278,6 +297,7 @@ class Backward {
   const bool has_dlog_sum_;
   // Places in the scratch; "across" is the transpose.
   const int64_t key_, key_across_, value_across_, dkey_, dvalue_, weights_, dscores_, query_, dout_, dquery_;
+  const int64_t packed_key_, packed_key_across_, packed_value_across_, packed_block_, packed_first_;
 };
 
 template <template <class> class Pass>
@@ -298,7 +318,14 @@ double attention_flops(const KernelCall& call, int products) {
 std::vector<AttrDef> attention_attrs() {
   return {{"scale", 1.0, "factor of the scores", true},
           {"causal", false, "query i looks at the keys 0 to i only"},
-          {"rate", 0.0, "with `kept`: the part of the weights that dropout drops, in [0, 1)"}};
+          {"rate", 0.0, "with `kept`: the part of the weights that dropout drops, in [0, 1)"},
+          {"rounds_to", DType::Float32,
+           "of automatic mixed precision: bfloat16 where the kernel rounds float32 factors of its products"}};
+}
+
+bool rounds(const OpCall& call, DType narrow) {
+  return narrow == DType::BFloat16 && call.dtype(kQuery) == DType::Float32 &&
+         tiles_fit(Sizes(call.shape(kQuery), call.shape(kValue)));
 }
 
 }  // namespace
@@ -328,6 +355,7 @@ void add_attention(Catalog& catalog) {
   op.infer = infer_attention;
   op.grad = attention_grads;
   op.cpu = {prepare_forward};
+  op.narrow.rounds = rounds;
   op.flops = [](const KernelCall& call) { return attention_flops(call, 2); };
   const Attrs scaled{{"scale", 0.7}}, causal{{"scale", 1.0}, {"causal", true}};
   op.examples = {{{query, key, value}, scaled},
@@ -359,6 +387,7 @@ void add_attention(Catalog& catalog) {
   };
   grad.grad = gradient_of(attention_grad_formula);
   grad.cpu = {prepare<Backward>};
+  grad.narrow.rounds = rounds;
   grad.flops = [](const KernelCall& call) { return attention_flops(call, 5); };
   const TensorType out = f32({2, 5, 3, 6}), per_query = f32({2, 3, 5});
   // There are more keys than queries, so the second has some that no query reaches.

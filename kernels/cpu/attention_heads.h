@@ -8,6 +8,8 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/head_rows.h"
+#include "kernels/cpu/rounding.h"
+#include "kernels/cpu/small_product_tiles.h"
 #include "kernels/cpu/softmax_row.h"
 
 namespace moonflow::attention {
@@ -63,11 +65,18 @@ void drop_row(const int8_t* kept, int64_t n, T scale, T* row) {
   }
 }
 
+// Whether products of heads may be made in tile registers.
+inline bool tiles_fit(const Sizes& sizes) {
+  return cpu::small_tiles_fit(sizes.queries, sizes.keys, std::min(sizes.width, sizes.value_width));
+}
+
 // Queries whose scores are held at a time: as many as keep them in cache beside the head's rows, and fewer where later
-// keys do not count, since a block looks at all the keys that its last query may look at.
-int64_t block_of(const Sizes& sizes, bool causal) {
-  constexpr int64_t kScores = 1 << 14;
-  return std::clamp<int64_t>(kScores / std::max<int64_t>(1, cpu::padded_row(sizes.keys)), 12, causal ? 36 : 132);
+// keys do not count, since a block looks at all the keys that its last query may look at. In tiles they are taken 32 at
+// a time, by a second cache that is larger than others' are.
+inline int64_t block_of(const Sizes& sizes, bool causal, bool in_tiles) {
+  const int64_t keys = std::max<int64_t>(1, cpu::padded_row(sizes.keys));
+  if (in_tiles) return std::clamp<int64_t>((1 << 16) / keys / 32 * 32, 32, causal ? 64 : 128);
+  return std::clamp<int64_t>((1 << 14) / keys, 12, causal ? 36 : 132);
 }
 
 // As many as there are threads, when the work is worth waking them.
@@ -85,7 +94,8 @@ class Heads {
       : sizes(query, value),
         select(call),
         scale(static_cast<T>(call.attrs.number("scale"))),
-        block(block_of(sizes, select.causal)),
+        in_tiles(std::is_same_v<T, float> && call.attrs.dtype("rounds_to") == DType::BFloat16 && tiles_fit(sizes)),
+        block(block_of(sizes, select.causal, in_tiles)),
         parts_(parts_of(sizes)) {}
 
   // A head with the rows of its inputs and outputs.
@@ -171,9 +181,42 @@ class Heads {
     return checked_product(parts_, checked_product(scratch_count_, static_cast<int64_t>(sizeof(T))));
   }
 
+  // ---- products, which round their factors where they are made in tiles ------------------------------------------
+
+  // The second factor of some: its rows, as copy_rows and copy_transposed lay them, and what tiles read of them.
+  struct Factor {
+    const T* rows;
+    int64_t step;
+    cpu::PackedRight packed;
+  };
+  // Places for what is packed of such a factor, and of any first factor: rows of a block, or of all keys across a
+  // block.
+  int64_t reserve_factor(int64_t inner, int64_t columns) {
+    return in_tiles ? reserve(1, cpu::packed_right_floats(inner, columns)) : 0;
+  }
+  int64_t reserve_first() {
+    const int64_t of_block = cpu::packed_left_floats(block, std::max({sizes.keys, sizes.width, sizes.value_width}));
+    return in_tiles ? reserve(1, std::max(of_block, cpu::packed_left_floats(sizes.keys, block))) : 0;
+  }
+  Factor factor(const T* rows, int64_t inner, int64_t columns, T* packed) const {
+    Factor made{rows, cpu::row_step(columns), {}};
+    if constexpr (std::is_same_v<T, float>)
+      if (in_tiles) made.packed = cpu::pack_right(inner, columns, rows, made.step, packed);
+    return made;
+  }
+  // The product has no b yet.
+  void multiply(cpu::SmallProduct<T> product, const Factor& b, T* packed_first) const {
+    product.b = b.rows;
+    product.b_row = b.step;
+    if constexpr (std::is_same_v<T, float>)
+      if (in_tiles) return cpu::multiply(product, b.packed, packed_first);
+    cpu::multiply(product);
+  }
+
   const Sizes sizes;
   const Selection select;
   const T scale;
+  const bool in_tiles;
   const int64_t block;
 
  private:

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+#include "kernels/cpu/simd.h"
 #include "values.h"
 
 using namespace moonflow;
@@ -194,4 +195,34 @@ TEST_CASE("attention has the same bits for any number of threads") {
   const std::vector<Tensor> alone = one.evaluate("dot_product_attention_grad", given, attrs);
   const std::vector<Tensor> together = two.evaluate("dot_product_attention_grad", given, attrs);
   for (int i = 0; i < 3; ++i) CHECK(distance(alone[i], together[i]) == 0);
+}
+
+TEST_CASE("attention in bfloat16 rounds what it multiplies where there are tile registers") {
+  Session session = make_session(), many = make_session(3);
+  const Inputs in = inputs(DType::Float32);
+  for (const bool causal : {false, true}) {
+    const Attrs attrs{{"scale", 0.3}, {"causal", causal}, {"rounds_to", DType::BFloat16}};
+    std::vector<Tensor> given{in.query, in.key, in.value, in.mask, Tensor()};
+    std::vector<Tensor> exact{as_double(in.query), as_double(in.key), as_double(in.value), in.mask, Tensor()};
+    const auto check = [&](const std::string& op) {
+      CAPTURE(op, causal);
+      const std::vector<Tensor> here = session.evaluate(op, given, attrs), there = session.evaluate(op, exact, attrs);
+      const std::vector<Tensor> shared = many.evaluate(op, given, attrs);
+      for (size_t i = 0; i < here.size(); ++i) {
+        const double apart = distance(here[i], there[i]);
+        CHECK(apart < 1e-2);
+        CHECK((apart > 1e-5) == cpu::has_tiles());
+        CHECK(same(here[i], shared[i]));
+      }
+      return there;
+    };
+    const std::vector<Tensor> forward = check("dot_product_attention");
+    for (std::vector<Tensor>* inputs : {&given, &exact}) {
+      inputs->push_back(random_values(forward[0].type(), 4));
+      for (const Tensor& result : forward) inputs->push_back(result);
+    }
+    for (size_t i = exact.size() - 3; i < exact.size(); ++i)
+      given[i] = session.evaluate("cast", {exact[i]}, {{"dtype", DType::Float32}})[0];
+    check("dot_product_attention_grad");
+  }
 }
