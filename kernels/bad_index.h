@@ -36,9 +36,10 @@ inline Shape place_in(const Shape& shape, int64_t flat) {
   return at;
 }
 
-// `flat` is the place in indices of this shape.
-[[noreturn]] inline void fail_index(const Shape& shape, int64_t flat, int64_t index, int64_t bound) {
-  fail(ErrorCode::OutOfRange, "indices at ", place_in(shape, flat), " is ", index, ", outside [0, ", bound, ")");
+// `flat` is the place in indices of this shape, `what` the input's name.
+[[noreturn]] inline void fail_index(const Shape& shape, int64_t flat, int64_t index, int64_t bound,
+                                    const char* what = "indices") {
+  fail(ErrorCode::OutOfRange, what, " at ", place_in(shape, flat), " is ", index, ", outside [0, ", bound, ")");
 }
 
 }  // namespace moonflow

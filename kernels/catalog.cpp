@@ -50,6 +50,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_softmax(*catalog);
   add_attention(*catalog);
   add_cross_entropy(*catalog);
+  add_ctc(*catalog);
   add_loss(*catalog);
   add_l2_normalize(*catalog);
   add_loss_scale(*catalog);

@@ -51,6 +51,7 @@ void add_grid_sample(Catalog& catalog);
 void add_softmax(Catalog& catalog);
 void add_attention(Catalog& catalog);
 void add_cross_entropy(Catalog& catalog);
+void add_ctc(Catalog& catalog);
 void add_loss(Catalog& catalog);
 void add_l2_normalize(Catalog& catalog);
 void add_loss_scale(Catalog& catalog);

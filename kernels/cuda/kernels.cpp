@@ -12,6 +12,7 @@ Kernels make_kernels() {
   add_conv_norm(kernels);
   add_conv_pool(kernels);
   add_cross_entropy(kernels);
+  add_ctc(kernels);
   add_cumsum(kernels);
   add_dense_back(kernels);
   add_dense_update(kernels);

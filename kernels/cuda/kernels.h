@@ -41,6 +41,7 @@ void add_conv(Kernels& kernels);
 void add_conv_norm(Kernels& kernels);
 void add_conv_pool(Kernels& kernels);
 void add_cross_entropy(Kernels& kernels);
+void add_ctc(Kernels& kernels);
 void add_cumsum(Kernels& kernels);
 void add_dense_back(Kernels& kernels);
 void add_dense_update(Kernels& kernels);

@@ -133,6 +133,30 @@ TEST_CASE("a coordinate outside its own axis is the error of the CPU") {
         {{"dim", int64_t{-1}}, {"size", int64_t{5}}});
 }
 
+TEST_CASE("a length or a label outside of its axis is the error of the CPU") {
+  const BesideCpu beside;
+  const Tensor input = drawn({DType::Float32, {3, 6, 4}}, 1), dy = drawn({DType::Float32, {3}}, 2);
+  const Tensor target = drawn({DType::Int32, {3, 2}}, 3, 0, 4), steps = Tensor::of<int32_t>({3}, {6, 5, 4});
+  const Tensor counts = Tensor::of<int32_t>({3}, {2, 1, 2});
+  const auto check = [&](int which, int place, int32_t bad, const char* said) {
+    std::vector<Tensor> inputs{input, target, steps, counts};
+    inputs[which] = inputs[which].copy();
+    inputs[which].data<int32_t>()[place] = bad;
+    const Trial loss = beside.trial("ctc_loss", inputs);
+    inputs.insert(inputs.begin(), dy);
+    const Trial grad = beside.trial("ctc_loss_grad", inputs);
+    for (const Trial& trial : {loss, grad}) {
+      INFO(trial.describe());
+      CHECK(thrown_by(trial, *beside.cpu) == said);
+      CHECK(found_by(trial, *beside.card) == (said == std::string("no error") ? "no fault" : said));
+    }
+  };
+  check(1, 5, 4, "target at (2, 1) is 4, outside [0, 4)");
+  check(1, 3, -9, "no error");  // behind the labels that count
+  check(2, 1, 7, "input_lengths at (1) is 7, outside [0, 7)");
+  check(3, 0, -1, "target_lengths at (0) is -1, outside [0, 3)");
+}
+
 TEST_CASE("after a bad label running statistics stay as they are") {
   const BesideCpu beside;
   const TensorType c{DType::Float32, {50}};
