@@ -74,6 +74,20 @@ describe("a job that is written", function()
     end, { tolerance = 1e-5 })
   end)
 
+  it("has the loss of labels along a sequence, step by step", function()
+    local function whole_rows(...) return np.array({ ... }, flow.int32) end
+    local target, steps = whole_rows({ 1, 2, -9 }, { 2, 2, 1 }, { 3, 0, 0 }, { 2, 2, 2 }), whole_rows(6, 5, 4, 3)
+    local counts = whole_rows(2, 3, 1, 3)  -- of the last row there is no room for all
+    comes_back({ 4, 6, 4 }, function(x)
+      local logs = flow.nn.log_softmax(x)
+      local function loss(labels, of_labels, blank)
+        return flow.nn.CTCLoss(logs, labels, steps, of_labels, { blank = blank, reduction = "none",
+                                                                 zero_infinity = true })
+      end
+      return loss(target, counts, 0) + loss(flow.zeros({ 4, 0 }, flow.int64), whole_rows(0, 0, 0, 0), 3)
+    end, { tolerance = 1e-5 })
+  end)
+
   it("has class numbers of one dtype and vectors of another, in the dtypes that ONNX Runtime knows", function()
     for _, dtype in ipairs { "float32", "float64", "int32", "int8" } do
       local function body(x) return flow.one_hot(x, 3, 4, 1, { dtype = dtype }) end

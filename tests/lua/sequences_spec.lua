@@ -152,7 +152,7 @@ describe("flow.nn.CTCLoss", function()
     local function outside(input, at, text, ...)
       local fine, problem = pcall(job_of(1, 2), x:rows(0, 1), ...)
       assert.is_false(fine)
-      text = ("'CTCLoss_0-%s': indices at (%s) is %s"):format(input, at, text)
+      text = ("'CTCLoss_0': %s at (%s) is %s"):format(input, at, text)
       assert.truthy(tostring(problem):find(text, 1, true), tostring(problem))
     end
     outside("input_lengths", "0", "5, outside [0, 5)", ints { { 1, 2 } }, ints { 5 }, ints { 2 })

@@ -513,7 +513,7 @@ function ops.range(w)
   return w:array((ndarray.evaluate("range", {}, w.attrs)), "range")
 end
 
-for _, more in ipairs { "division", "gradients", "images", "layers", "random", "spectra" } do
+for _, more in ipairs { "division", "gradients", "images", "layers", "random", "sequences", "spectra" } do
   for op, write in pairs(require("moonflow.onnx.export_" .. more)) do ops[op] = write end
 end
 
