@@ -160,6 +160,29 @@ describe("flow.nn.CTCLoss", function()
     outside("target", "0, 1", "-1, outside [0, 3)", ints { { 1, -1 } }, ints { 4 }, ints { 2 })
   end)
 
+  it("is one step with its gradient, for any number of steps, and has no second one", function()
+    local function job(count, body)
+      return flow.global_function {
+        inputs = { logs = tp.Numpy.Placeholder({ 1, count, CLASSES }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy },
+      } (function(logs)
+        local loss = flow.nn.CTCLoss(logs, ints { { 1, 2 } }, ints { count }, ints { 2 })
+        return body(loss, logs)
+      end)
+    end
+    local function steps_of(count)
+      local plan = job(count, function(loss, logs) return loss, flow.gradients(loss, logs) end):dump()
+      assert.truthy(plan:find("ctc_loss_and_grad", 1, true), plan)
+      return select(2, plan:gsub("\n", ""))
+    end
+    assert.equal(steps_of(3), steps_of(50))
+    local fine, problem = pcall(job, 3, function(loss, logs)
+      local slope = flow.gradients(loss, logs)
+      return loss, flow.gradients(flow.math.reduce_sum(slope * slope), logs)
+    end)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("ctc_loss_grad", 1, true), tostring(problem))
+  end)
+
   it("is flow.ctc_loss of OneFlow with the steps first", function()
     local job = flow.global_function {
       inputs = { logs = tp.Numpy.Placeholder({ STEPS, 1, CLASSES }),
