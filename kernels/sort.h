@@ -9,6 +9,11 @@
 #include "engine/op.h"
 #include "kernels/elementary.h"
 
+namespace moonflow {
+class Catalog;
+void add_ranks(Catalog& catalog);  // the ops of ranks.cpp
+}  // namespace moonflow
+
 namespace moonflow::order {
 
 // A number without a sign that is ordered as the value is.

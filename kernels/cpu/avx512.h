@@ -1,13 +1,14 @@
 // The instructions of AVX-512 and its bfloat16, under the names of <immintrin.h>: for what arithmetic on simd.h's
-// registers cannot say. A function that uses them is marked [[MOONFLOW_BFLOAT16]], which is defined where they exist, and
-// is called where has_bfloat16(). MOONFLOW_SIMULATED_AVX512 makes them of plain C++: those that SIMDe 0.7 knows, and here
-// the others.
+// registers cannot say. A function that uses them is marked [[MOONFLOW_AVX512]], or [[MOONFLOW_BFLOAT16]] for all of
+// them, which are defined where they exist, and is called where simd() says so or has_bfloat16().
+// MOONFLOW_SIMULATED_AVX512 makes them of plain C++: those that SIMDe 0.7 knows, and here the others.
 #pragma once
 
 #include "kernels/cpu/simd.h"
 
 #if defined(MOONFLOW_SIMD_VERSIONS)
 
+#define MOONFLOW_AVX512 gnu::target("avx512f,avx512bw,avx512dq,avx512vl,bmi2,fma,prefer-vector-width=512")
 #define MOONFLOW_BFLOAT16 gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,prefer-vector-width=512")
 // The compiler's own header starts from registers that hold nothing yet, and GCC 12 warns of that wherever it is used.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -20,6 +21,7 @@ inline bool has_bfloat16() { return __builtin_cpu_supports("avx512bf16") != 0; }
 
 #elif defined(MOONFLOW_SIMULATED_AVX512)
 
+#define MOONFLOW_AVX512
 #define MOONFLOW_BFLOAT16
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #define SIMDE_NO_INLINE  // or the compiler is at it for minutes

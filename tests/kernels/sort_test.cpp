@@ -135,6 +135,59 @@ TEST_CASE("a long row is sorted by several threads as by one") {
   }
 }
 
+TEST_CASE("rows with few values, in order already or alike in their upper bits, are in the one order") {
+  Session session = make_session(1);
+  for (const DType dtype : {DType::Float64, DType::Int64, DType::Float32, DType::Int32}) {
+    for (const int64_t length : {15, 130, 3000, 150000}) {
+      for (int pattern = 0; pattern < 6; ++pattern) {
+        Tensor x = Tensor::allocate({dtype, {length}});
+        visit(dtype, [&](auto zero) {
+          using T = decltype(zero);
+          for (int64_t i = 0; i < length; ++i) {
+            const int64_t scattered = i * 7919 % length;
+            const int64_t values[] = {5, scattered % 2, i, length - i, std::min(i, length - i), scattered};
+            T value = static_cast<T>(values[pattern]);
+            if (pattern == 5 && std::is_same_v<T, double>) value = i == 3 ? T(-1e300) : 1 + value * T(1e-15);
+            x.data<T>()[i] = value;
+          }
+        });
+        INFO(x.type() << " pattern " << pattern);
+        const std::vector<int64_t> expected = expected_places(x, false);
+        CHECK(places(session.evaluate("argsort", {x})[0]) == expected);
+        const Tensor values = session.evaluate("sort_values", {x})[0], wanted = session.evaluate("sort", {x})[0];
+        CHECK(std::memcmp(values.data<char>(), wanted.data<char>(), x.type().bytes()) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("order statistics are what stands there when all is in order") {
+  Session session = make_session();
+  for (const DType dtype : {DType::Float32, DType::Float64, DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) {
+    for (const int64_t length : {1, 40, 1000, 150000}) {
+      const Tensor x = mixed({dtype, {2, length}}, static_cast<uint32_t>(length));
+      // Also where all values are told by their keys.
+      for (const Tensor& of : {x, session.evaluate("maximum", {x, session.evaluate("ones_like", {x})[0]})[0]}) {
+        Ints places{0, length / 3, length / 2, length - 1};
+        places.erase(std::unique(places.begin(), places.end()), places.end());
+        const Tensor picked = session.evaluate("order_statistics", {of}, {{"places", places}})[0];
+        const Tensor sorted = session.evaluate("sort_values", {of})[0];
+        const int64_t size = size_of(dtype), count = static_cast<int64_t>(places.size());
+        bool same = picked.shape() == Shape{2, count};
+        for (int64_t i = 0; same && i < 2 * count; ++i)
+          same = std::memcmp(picked.data<char>() + i * size,
+                             sorted.data<char>() + (i / count * length + places[i % count]) * size, size) == 0;
+        INFO(of.type());
+        CHECK(same);
+      }
+    }
+  }
+  const Tensor x = Tensor::of<float>({3}, {1, 2, 3});
+  CHECK(message_of([&] {
+          session.evaluate("order_statistics", {x}, {{"places", Ints{1, 1}}});
+        }) == "place 1 does not ascend within [0, 3), the last axis of x (3)");
+}
+
 TEST_CASE("a value is found behind those that come before it") {
   Session session = make_session();
   for (const DType dtype : {DType::Float32, DType::Float64, DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) {
