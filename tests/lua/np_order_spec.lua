@@ -101,6 +101,11 @@ describe("sets of values", function()
     same(classes, "uint8", { 1, 5 })
     same(of_each, "int64", { 1, 2 })
     assert.equal(2, #np.unique({ 0 / 0, 1, 0 / 0 }))
+    -- Beside what sorting and comparing give: enough that they are not sorted as a few are.
+    local many = np.random.default_rng(4):randint(-30, 30, { 3000 }):astype("int64")
+    values, inverse, counts = np.unique(many, { return_inverse = true, return_counts = true })
+    assert.is_true(np.array_equal(values:take(inverse, 0), many))
+    assert.is_true(np.array_equal(counts, np.bincount(inverse)))
     values, inverse, counts = np.unique(none, { return_inverse = true, return_counts = true })
     for _, empty in ipairs({ values, inverse, counts }) do assert.equal(0, #empty) end
   end)
@@ -301,6 +306,9 @@ describe("quantiles", function()
   it("are percentiles by shares, one or a list of them", function()
     assert.equal(2.5, np.quantile({ 4, 1, 3, 2 }, 0.5))
     same(np.quantile({ 4, 1, 3, 2, 5 }, { 0, 0.25, 1 }), "float32", { 1, 2, 5 })
+    local many = np.random.default_rng(4):permutation(np.arange(5001))
+    same(np.percentile(many, { 50, 99, 0, 50.01 }), "float64", { 2500, 4950, 0, 2500.5 })
+    same(np.percentile(many:reshape(3, 1667), 100, 0), "float64", np.max(many:reshape(3, 1667), 0):totable())
     -- A list is as exact as a number.
     local exact = np.arange(11):astype("float64") * 1e9
     assert.equal(np.quantile(exact, 0.1), np.quantile(exact, { 0.1 })[0])

@@ -36,6 +36,15 @@ local function look_up(a, count, is_there, least, most, out)
   end
 end
 
+-- Writes to each place, in their order, how many first ones there have been before the last one.
+local function number_places(is_first, order, count, numbers)
+  local number = -1
+  for i = 0, count - 1 do
+    number = number + is_first[i]
+    numbers[tonumber(order[i])] = number
+  end
+end
+
 -- Multiplies each of `count` slices of `inner` elements with what the ones before it come to.
 local function accumulate(p, outer, count, inner, products)
   for i = 0, outer - 1 do
@@ -169,16 +178,34 @@ local function quantiles(given, whole, called)
   a, axis, ones = ndarray.with_one_axis(a, axes, called)
   local count = a.shape[axis]
   if count == 0 then fail("invalid_argument", called .. " of no values") end
-  local sorted = np.sort(a, axis)
-  local function at(i) return ndarray.floating(part(sorted, axis, i, i + 1)) end
-  local is_unknown = np.isnan(at(count - 1))
-  local function one(share, is_number)
+  local shares = q
+  if type(q) ~= "number" then
+    if not ndarray.is_array(q) then q = np.array(q, "float64") end
+    shares = q:ravel():totable()
+  end
+  -- Only what stands beside the shares is put in its place.
+  local wanted, places = {}, {}
+  for _, share in ipairs(type(shares) == "number" and { shares } or shares) do
     if not (share >= 0 and share <= whole) then
       fail("invalid_argument", ("%s: q is from 0 to %d, got %g"):format(called, whole, share))
     end
     local place = (count - 1) * share / whole
-    local result = between(at(math.floor(place)), at(math.ceil(place)), place % 1)
-    result = np.squeeze(np.where(is_unknown, np.nan, result), axis)
+    wanted[math.floor(place)], wanted[math.ceil(place)] = true, true
+  end
+  for place in pairs(wanted) do places[#places + 1] = place end
+  table.sort(places)
+  for i, place in ipairs(places) do wanted[place] = i - 1 end
+  local sorted = along(a, axis, function(rows)
+    return (evaluate("order_statistics", { rows }, { places = places }, called))
+  end)
+  local is_unknown = dtypes.floating[a.dtype] and np.isnan(np.max(a, { axis = axis, keepdims = true }))
+  local function at(i) return ndarray.floating(part(sorted, axis, wanted[i], wanted[i] + 1)) end
+  local function one(share, is_number)
+    local place = (count - 1) * share / whole
+    local result = at(math.floor(place))
+    if place % 1 ~= 0 then result = between(result, at(math.ceil(place)), place % 1) end
+    if is_unknown then result = np.where(is_unknown, np.nan, result) end
+    result = np.squeeze(result, axis)
     if not is_number then result = ndarray.as_made(result, given.a) end
     return given.keepdims and result:reshape(ones) or result
   end
@@ -187,8 +214,7 @@ local function quantiles(given, whole, called)
     return one(q)
   end
   local results = {}
-  if not ndarray.is_array(q) then q = np.array(q, "float64") end
-  for i, share in ipairs(q:ravel():totable()) do results[i] = one(share) end
+  for i, share in ipairs(shares) do results[i] = one(share) end
   local stacked, shape = np.stack(results), q.shape:table()
   for i = 1, stacked.rank - 1 do shape[#shape + 1] = stacked.shape[i] end
   return stacked:reshape(shape)
@@ -298,16 +324,23 @@ local unique_signature = signature("np.unique",
 function np.unique(...)
   local given = unique_signature:parse(...)
   local a = as_array(given.a, "np.unique"):ravel()
-  local sorted, count = np.sort(a), #a
+  local count = #a
+  local order = (given.return_index or given.return_inverse) and np.argsort(a)  -- equal ones in that of their places
+  local sorted = order and evaluate("gather", { a, order }, { axis = 0 }, "np.unique") or np.sort(a)
   local one, other = sorted:slice({ 1, count }), sorted:slice({ 0, math.max(count - 1, 0) })
+  local differs = one:ne(other)
   -- A NaN, which is not even equal to itself, counts as equal to the NaN before it.
-  local differs = one:ne(other) * (1 - np.isnan(one) * np.isnan(other))
+  local last = count > 0 and sorted[count - 1]
+  if last ~= last then differs = differs * (1 - np.isnan(one) * np.isnan(other)) end
   local is_first = np.concat({ np.ones({ math.min(count, 1) }, "int8"), differs })
   local firsts = np.flatnonzero(is_first)
-  local results = { sorted:take(firsts, 0) }
-  local order = (given.return_index or given.return_inverse) and np.argsort(a)  -- equal ones in that of their places
+  local results = { (evaluate("gather", { sorted, firsts }, { axis = 0 }, "np.unique")) }
   if given.return_index then results[#results + 1] = order:take(firsts, 0) end
-  if given.return_inverse then results[#results + 1] = (np.cumsum(is_first) - 1):take(np.argsort(order), 0) end
+  if given.return_inverse then
+    local inverse = core.empty("int64", { count })
+    number_places(is_first:ptr(), order:ptr(), count, inverse:ptr())
+    results[#results + 1] = inverse
+  end
   if given.return_counts then results[#results + 1] = np.diff(np.concat({ firsts, np.array({ count }, "int64") })) end
   return unpack(results)
 end
