@@ -117,15 +117,23 @@ function blob.id_of(value, t, what)
   return value.id
 end
 
+-- Does the dtype hold the number, where it is one of integers?
+local function holds(dtype, number)
+  if dtypes.floating[dtype] then return true end
+  if number % 1 ~= 0 then return false end
+  if dtype == "int64" then return number >= -2 ^ 63 and number < 2 ^ 63 end
+  return number >= dtypes.least[dtype] and number <= dtypes.most[dtype]
+end
+
 --- The id of an operand: a blob, or a number or ndarray that becomes a constant of this dtype.
 function blob.operand(value, t, dtype, what)
   local kind = kind_of(value)
   if kind == "blob" then return blob.id_of(value, t, what) end
   if kind == "number" then
-    local whole = not dtypes.floating[dtype]
-    if whole and value ~= math.floor(value) then
-      errors.raise("dtype_mismatch", what .. ": " .. value .. " is not a whole number, and the other operand is "
-        .. dtype .. "; cast it first")
+    if not holds(dtype, value) then
+      local whole = value % 1 == 0
+      errors.raise(whole and "out_of_range" or "dtype_mismatch", ("%s: %.14g %s, and the other operand is %s; cast it "
+        .. "first"):format(what, value, whole and "does not fit" or "is not a whole number", dtype))
     end
     return t:constant(value, dtype, nil, errors.site())
   end
@@ -134,21 +142,27 @@ function blob.operand(value, t, dtype, what)
     .. arguments.hint_of("operand", value))
 end
 
-local comparisons = { equal = true, not_equal = true, less = true, less_equal = true, greater = true,
-                      greater_equal = true }
+--- The ops whose operands are blob.compared.
+blob.comparisons = { equal = true, not_equal = true, less = true, less_equal = true, greater = true,
+                     greater_equal = true }
 
 --- The operands of a comparison, ids, in the dtype that holds both where they are integers of two dtypes, as a class
---- of argmax, int64, and a label are. Those of any other op remain as they are.
-function blob.in_one_dtype(op, t, a, b, site)
-  if not comparisons[op] then return a, b end
-  local of_a, of_b = t.graph:type(a), t.graph:type(b)
-  if of_a == of_b or dtypes.floating[of_a] or dtypes.floating[of_b] then return a, b end
-  local wide = dtypes.promote(of_a, of_b)
-  local function widened(id, dtype)
-    if dtype == wide then return id end
+--- of argmax, int64, and a label are. Beside a number that their dtype does not hold integers are compared in float64,
+--- as those of arrays are. `dtype` is that of the operand which is no number.
+function blob.compared(t, a, b, dtype, what, site)
+  local number = type(a) == "number" and a or type(b) == "number" and b
+  local wide = number and not holds(dtype, number) and "float64"
+  local left, right = blob.operand(a, t, wide or dtype, what), blob.operand(b, t, wide or dtype, what)
+  local of_left, of_right = t.graph:type(left), t.graph:type(right)
+  if not wide then
+    if of_left == of_right or dtypes.floating[of_left] or dtypes.floating[of_right] then return left, right end
+    wide = dtypes.promote(of_left, of_right)
+  end
+  local function widened(id, of)
+    if of == wide then return id end
     return t:append("cast", { id }, { dtype = wide }, t:claim(nil, "cast", site), site)
   end
-  return widened(a, of_a), widened(b, of_b)
+  return widened(left, of_left), widened(right, of_right)
 end
 
 --- An operand as a blob.
@@ -160,10 +174,13 @@ end
 local function binary(op, a, b, what)
   local of = blob.is(a) and a or b
   local t = trace.need(what)
-  local left = blob.operand(a, t, of.dtype, what)
-  local right = blob.operand(b, t, of.dtype, what)
   local site = errors.site()
-  left, right = blob.in_one_dtype(op, t, left, right, site)
+  local left, right
+  if blob.comparisons[op] then
+    left, right = blob.compared(t, a, b, of.dtype, what, site)
+  else
+    left, right = blob.operand(a, t, of.dtype, what), blob.operand(b, t, of.dtype, what)
+  end
   local name = t:claim(nil, op, site)
   return blob.new(t, t:append(op, { left, right }, nil, name, site), name, site)
 end

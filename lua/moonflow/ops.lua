@@ -240,8 +240,11 @@ local function call(name, signature, ...)
   end
   local dtype = operand_dtype(def, given, t)
   local ids, attrs = {}, {}
-  for i, value in ipairs(given) do ids[i] = value and blob.operand(value, t, dtype, where) end
-  if #ids == 2 then ids[1], ids[2] = blob.in_one_dtype(name, t, ids[1], ids[2], site) end
+  if blob.comparisons[name] then
+    ids[1], ids[2] = blob.compared(t, given[1], given[2], dtype, where, site)
+  else
+    for i, value in ipairs(given) do ids[i] = value and blob.operand(value, t, dtype, where) end
+  end
   for _, attr in ipairs(def.attrs) do attrs[attr] = values[attr] end
   if def.makes_floats and not attrs.dtype then attrs.dtype = ops.default_dtype(t) end
   local full = t:claim(values.name, name, site)

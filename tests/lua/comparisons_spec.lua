@@ -38,6 +38,25 @@ describe("a comparison", function()
     end
   end)
 
+  it("of integers takes any number, also one that their dtype does not hold, as that of arrays does", function()
+    local arrays = { np.array({ 0, 1, 255 }, flow.uint8), np.array({ -128, -1, 127 }, flow.int8),
+                     np.array({ -2 ^ 31, 0, 2 ^ 31 - 1 }, flow.int32), np.array({ -2 ^ 53, 0, 2 ^ 53 }, flow.int64) }
+    for _, a in ipairs(arrays) do
+      for _, number in ipairs { -100, -1, -0.5, 0.5, 1, 128, 255, 300, 2 ^ 31, 1e30, math.huge, -math.huge, 0 / 0 } do
+        for _, name in ipairs { "equal", "not_equal", "less", "less_equal", "greater", "greater_equal" } do
+          local wanted, turned = np[name](a, number):totable(), np[name](number, a):totable()
+          checks.same(checks.run({ a }, function(x) return x[name](x, number) end), "int8", wanted)
+          checks.same(checks.run({ a }, function(x) return flow.math[name](x, number) end), "int8", wanted)
+          checks.same(checks.run({ a }, function(x) return flow.math[name](number, x) end), "int8", turned)
+        end
+      end
+    end
+    local large = np.array({ 2 ^ 60 }, flow.int64) + np.array({ 1 }, flow.int64)
+    checks.same(checks.run({ large }, function(x) return x:eq(2 ^ 60) end), "int8", { 0 })
+    checks.raises("out_of_range", "operator '+': 300 does not fit, and the other operand is uint8; cast it first",
+      checks.run, { arrays[1] }, function(x) return x + 300 end)
+  end)
+
   it("is named by the script's line, which has no other op", function()
     local names = {}
     checks.run({ cases[1][1], cases[1][2] }, function(x, y)

@@ -302,6 +302,21 @@ describe("the losses", function()
       assert.equal(0, np.max(np.abs(slope)))
     end)
 
+    it("ignores nothing of bytes where they do not hold the number, and what they hold", function()
+      for _, dtype in ipairs { "uint8", "int8" } do
+        local bytes = np.array({ 2, 0, 1, 0 }, dtype)
+        local all = entropy({ reduction = "none" }, bytes):totable()
+        for _, number in ipairs { -100, 255 } do
+          if dtype == "uint8" or number == 255 then
+            flow.clear_default_session()
+            assert.same(all, entropy({ reduction = "none", ignore_index = number }, bytes):totable())
+          end
+        end
+      end
+      local some = entropy({ reduction = "none", ignore_index = 255 }, np.array({ 2, 255, 1, 255 }, "uint8")):totable()
+      assert.same({ 0, 0 }, { some[2], some[4] })
+    end)
+
     it("has a mean over more rows than half precision can count", function()
       local rows = 70000
       local mean, slope = unpack(flow.global_function {
