@@ -1,4 +1,5 @@
-// Source: CIPA DC-008, Exif 2.32: 4.5.4 where the block of a JPEG lies, 4.6.2 its directory, 4.6.4 the orientation.
+// Source: CIPA DC-008, Exif 2.32: 4.5.4 where the block of a JPEG lies, 4.6.2 its directory, 4.6.4 the orientation; and
+// the third edition of PNG, 11.3.4.5, where that of a PNG lies.
 #include "bindings/orientation.h"
 
 #include <algorithm>
@@ -58,6 +59,18 @@ Orientation Orientation::of_jpeg(std::string_view bytes) {
     if (mark == kExif && held.substr(0, kName.size()) == kName)
       return Orientation(number_in(held.substr(kName.size())));
     at += 2 + length;
+  }
+  return Orientation();
+}
+
+Orientation Orientation::of_png(std::string_view bytes) {
+  constexpr size_t kSignature = 8, kLengthAndType = 8, kChecksum = 4;
+  const Block file(bytes, false);
+  // A part is its length, its type, so many bytes, and their checksum. The one of EXIF may stand behind the pixels.
+  for (size_t at = kSignature; at + kLengthAndType <= bytes.size();) {
+    const size_t length = file.u32(at);
+    if (bytes.substr(at + 4, 4) == "eXIf") return Orientation(number_in(bytes.substr(at + kLengthAndType, length)));
+    at += kLengthAndType + length + kChecksum;
   }
   return Orientation();
 }

@@ -12,8 +12,9 @@ namespace moonflow {
 class Orientation {
  public:
   Orientation() = default;
-  // What a JPEG says of it; upright where it says nothing, or nothing that makes sense.
+  // What a file says of it; upright where it says nothing, or nothing that makes sense.
   static Orientation of_jpeg(std::string_view bytes);
+  static Orientation of_png(std::string_view bytes);
 
   bool is_upright() const { return number_ == 1; }
   bool exchanges_sides() const { return number_ >= 5; }

@@ -108,7 +108,8 @@ int reduction(const Box& box, const PictureSize& size) {
 Decoded decode(const EncodedPicture& picture, const PictureCut& cut, const PictureRequest& wanted,
                const std::shared_ptr<HostMemory>& memory) {
   if (is_png(picture.bytes)) {
-    const Tensor pixels = decode_png(picture, false, memory);
+    const Orientation orientation = wanted.upright ? Orientation::of_png(picture.bytes) : Orientation();
+    const Tensor pixels = orientation.upright(decode_png(picture, false, memory), memory);
     return {pixels, box_of(cut, pixels.shape()[0], pixels.shape()[1])};
   }
   require(is_jpeg(picture.bytes), ErrorCode::Io, picture.name, " is neither a JPEG nor a PNG picture");

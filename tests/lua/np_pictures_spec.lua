@@ -167,6 +167,51 @@ describe("pictures of a camera that was turned", function()
   end)
 end)
 
+describe("pictures that a PNG file says were turned", function()
+  local bit = require "bit"
+  local function four(number)
+    return string.char(bit.band(bit.rshift(number, 24), 255), bit.band(bit.rshift(number, 16), 255),
+      bit.band(bit.rshift(number, 8), 255), bit.band(number, 255))
+  end
+  local function chunk(kind, held)
+    local sum = -1
+    for byte in (kind .. held):gmatch "." do
+      sum = bit.bxor(sum, byte:byte())
+      for _ = 1, 8 do
+        sum = bit.bxor(bit.rshift(sum, 1), bit.band(sum, 1) == 1 and bit.tobit(0xEDB88320) or 0)
+      end
+    end
+    return four(#held) .. kind .. held .. four(bit.bnot(sum))
+  end
+  -- As Pillow writes it, before the pixels.
+  local function turned(bytes, number)
+    local exif = "MM\0\42\0\0\0\8\0\1\1\18\0\3\0\0\0\1\0" .. string.char(number) .. ("\0"):rep(6)
+    return bytes:sub(1, 33) .. chunk("eXIf", exif) .. bytes:sub(34)
+  end
+
+  it("are upright", function()
+    for _, channels in ipairs { 1, 3 } do
+      local stored = np.random.randint(0, 256, { 5, 7, channels }):astype "uint8"
+      local across = stored:transpose { 1, 0, 2 }
+      local seen = { stored, np.flip(stored, 1), np.flip(stored, { 0, 1 }), np.flip(stored, 0), across,
+                     np.flip(across, 1), np.flip(across, { 0, 1 }), np.flip(across, 0) }
+      local bytes = np.encode_png(stored)
+      for number = 1, 8 do
+        local function decoded(list, upright)
+          return np.decode_pictures({ turned(bytes, number) }, list,
+            { channels = channels, apply_exif_orientation = upright })[0]
+        end
+        local wanted = seen[number]
+        assert.is_true(decoded({ wanted.shape[0], wanted.shape[1] }) == wanted, number)
+        assert.is_true(decoded({ 5, 7 }, false) == stored)
+      end
+      for _, torn in ipairs { bytes:sub(1, 33) .. "\255\255\255\255eXIf", bytes:sub(1, 40) } do
+        raises("io", "picture 1: the string of", np.decode_pictures, { torn }, 4)
+      end
+    end
+  end)
+end)
+
 describe("pictures that cannot be one array", function()
   it("are told by their number, the first that cannot", function()
     local good = png("good", map(4, 4))

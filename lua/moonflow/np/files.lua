@@ -84,8 +84,8 @@ local raw_parameter = { "raw", "boolean", false, text = "elements as the file ha
   .. "than 8 as they are" }
 local load_png_signature = picture_signature("np.load_png", "path", raw_parameter)
 --- The picture of a PNG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width,
---- channels) in the order of save_png. Palettes and 16 bits become that. What the file says of gamma and colour
---- profiles is not heeded.
+--- channels) in the order of save_png. Palettes and 16 bits become that. What the file says of gamma, colour
+--- profiles and how it was held is not heeded; np.load_pictures has it upright.
 --- @error a file that is none, or damaged
 function np.load_png(...)
   local given = load_png_signature:parse(...)
