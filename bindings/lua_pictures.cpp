@@ -112,9 +112,10 @@ std::vector<PictureCut> cuts_at(lua_State* L, int index, int64_t count) {
 }
 
 // core.pictures_begin(strings, are_files, upright, height, width, channels, cuts or nil, passes_over,
-// threads or nil) -> reading, by so many threads beside the caller's; nil: as many as leave it a core, but one
+// threads or nil, raw, paths of masks or nil) -> reading, by so many threads beside the caller's; nil: as many as leave
+// it a core, but one
 int pictures_begin(lua_State* L) {
-  lua_settop(L, 9);
+  lua_settop(L, 11);
   ReadingBox& box = push_box<ReadingBox>(L);
   protect_allocating(L, [&] {
     PictureRequest wanted;
@@ -125,6 +126,10 @@ int pictures_begin(lua_State* L) {
                    static_cast<int>(integer_at(L, 6, "channels", 1, 3))};
     wanted.cuts = cuts_at(L, 7, static_cast<int64_t>(wanted.sources.size()));
     wanted.passes_over_broken = lua_toboolean(L, 8) != 0;
+    wanted.raw = lua_toboolean(L, 10) != 0;
+    if (!lua_isnil(L, 11)) wanted.masks = strings_at(L, 11, "a mask");
+    require(wanted.masks.empty() || wanted.masks.size() == wanted.sources.size(), ErrorCode::InvalidArgument,
+            "there are ", wanted.masks.size(), " masks of ", wanted.sources.size(), " pictures");
     const int others = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
     const int threads = lua_isnil(L, 9) ? others : static_cast<int>(integer_at(L, 9, "threads", 0, INT_MAX));
     box.reading = std::make_shared<PictureReading>(std::move(wanted), threads, state_of(L).memory);
@@ -132,15 +137,18 @@ int pictures_begin(lua_State* L) {
   return 1;
 }
 
-// core.pictures_take(reading) -> array, { number -> what is wrong with it } of those that could not be read
+// core.pictures_take(reading) -> array, { number -> what is wrong with it } of those that could not be read, masks
+// where there are any
 int pictures_take(lua_State* L) {
   lua_settop(L, 1);
   Tensor& array = push_array(L);
+  Tensor& masks = push_array(L);
   auto& broken = keep<std::map<int64_t, Error>>(L);
   protect(L, [&] {
     ReadingBox& box = box_at<ReadingBox>(L, 1, "pictures that are being read");
     require(box.process == ::getpid(), ErrorCode::WrongState, "these pictures are read by the process before the fork");
     array = box.reading->take();
+    masks = box.reading->masks();
     broken = box.reading->broken();
   });
   lua_pushvalue(L, 2);
@@ -150,7 +158,9 @@ int pictures_take(lua_State* L) {
     push_string(L, error.what());
     lua_rawset(L, -3);
   }
-  return 2;
+  if (masks.shape().rank() != 3) return 2;
+  lua_pushvalue(L, 3);
+  return 3;
 }
 
 }  // namespace

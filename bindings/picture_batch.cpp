@@ -82,7 +82,8 @@ class Axis {
 
 struct Decoded {
   Tensor pixels;
-  Box box;          // in pixels of the picture as it was
+  int64_t whole_height, whole_width;  // of the picture as it was
+  Box box;                            // in pixels of that
   int reduced = 1;  // so many of them each way are one now
   // So many more the first row and the first column would stand for, where these were the last before it was turned:
   // the whole is no multiple of what one stands for.
@@ -105,12 +106,25 @@ int reduction(const Box& box, const PictureSize& size) {
   return by;
 }
 
+Decoded decode_raw(const EncodedPicture& picture, const PictureCut& cut, bool upright,
+                   const std::shared_ptr<HostMemory>& memory) {
+  require(is_png(picture.bytes), ErrorCode::Io, picture.name, " is no PNG picture; in others numbers do not last");
+  Tensor numbers = decode_png(picture, true, memory);
+  require(numbers.dtype() == DType::UInt8 && numbers.shape().rank() == 2, ErrorCode::Io, picture.name, " has ",
+          numbers.type(), ", wanted one number of up to 8 bits for each pixel, grey or of a palette");
+  if (upright) numbers = Orientation::of_png(picture.bytes).upright(numbers, memory);
+  const int64_t height = numbers.shape()[0], width = numbers.shape()[1];
+  return {numbers, height, width, box_of(cut, height, width)};
+}
+
 Decoded decode(const EncodedPicture& picture, const PictureCut& cut, const PictureRequest& wanted,
                const std::shared_ptr<HostMemory>& memory) {
+  if (wanted.raw) return decode_raw(picture, cut, wanted.upright, memory);
   if (is_png(picture.bytes)) {
     const Orientation orientation = wanted.upright ? Orientation::of_png(picture.bytes) : Orientation();
     const Tensor pixels = orientation.upright(decode_png(picture, false, memory), memory);
-    return {pixels, box_of(cut, pixels.shape()[0], pixels.shape()[1])};
+    const int64_t height = pixels.shape()[0], width = pixels.shape()[1];
+    return {pixels, height, width, box_of(cut, height, width)};
   }
   require(is_jpeg(picture.bytes), ErrorCode::Io, picture.name, " is neither a JPEG nor a PNG picture");
   const Orientation orientation = wanted.upright ? Orientation::of_jpeg(picture.bytes) : Orientation();
@@ -123,7 +137,7 @@ Decoded decode(const EncodedPicture& picture, const PictureCut& cut, const Pictu
     box = box_of(cut, height, width);
     return reduced = reduction(box, wanted.size);
   });
-  Decoded decoded{pixels, box, reduced};
+  Decoded decoded{pixels, rows, columns, box, reduced};
   if (orientation.begins_below()) decoded.missing_above = decoded.rows() * reduced - rows;
   if (orientation.begins_at_right()) decoded.missing_left = decoded.columns() * reduced - columns;
   return decoded;
@@ -194,6 +208,19 @@ void resize(const Decoded& picture, const PictureSize& size, bool mirrored, uint
   });
 }
 
+// Each new pixel is the old one at its centre.
+void pick(const Decoded& picture, const PictureSize& size, bool mirrored, uint8_t* out) {
+  const Stretch &rows = picture.box.rows, &columns = picture.box.columns;
+  for (int64_t y = 0; y < size.height; ++y) {
+    const int64_t row = rows.begin + (2 * y + 1) * rows.length / (2 * size.height);
+    const uint8_t* const from = picture.pixels.data<uint8_t>() + row * picture.columns() + columns.begin;
+    for (int64_t x = 0; x < size.width; ++x) {
+      const int64_t place = mirrored ? size.width - 1 - x : x;
+      out[y * size.width + x] = from[(2 * place + 1) * columns.length / (2 * size.width)];
+    }
+  }
+}
+
 }  // namespace
 
 PictureReading::PictureReading(PictureRequest wanted, int threads, const std::shared_ptr<HostMemory>& memory)
@@ -202,7 +229,10 @@ PictureReading::PictureReading(PictureRequest wanted, int threads, const std::sh
       count_(static_cast<int64_t>(wanted_.sources.size())),
       faults_(count_) {
   const PictureSize& size = wanted_.size;
-  batch_ = Tensor::allocate({DType::UInt8, {count_, size.height, size.width, size.channels}}, memory);
+  const Shape numbers{count_, size.height, size.width};
+  batch_ = Tensor::allocate(
+      {DType::UInt8, wanted_.raw ? numbers : Shape{count_, size.height, size.width, size.channels}}, memory);
+  if (!wanted_.masks.empty()) masks_ = Tensor::allocate({DType::UInt8, numbers}, memory);
   try {
     for (int64_t i = 0; i < std::min<int64_t>(threads, count_); ++i) threads_.emplace_back([this] { read_all(); });
   } catch (const std::system_error&) {  // then it takes longer
@@ -249,8 +279,19 @@ void PictureReading::read(int64_t i) {
   const EncodedPicture encoded =
       wanted_.are_files ? EncodedPicture::of_file(source, kind) : EncodedPicture::of_bytes(source, kind);
   const PictureCut cut = wanted_.cuts.empty() ? PictureCut() : wanted_.cuts[i];
-  resize(decode(encoded, cut, wanted_, memory_), size, cut.mirrored,
-         batch_.data<uint8_t>() + i * size.height * size.width * size.channels);
+  const int64_t pixels = size.height * size.width;
+  const Decoded picture = decode(encoded, cut, wanted_, memory_);
+  if (wanted_.raw)
+    pick(picture, size, cut.mirrored, batch_.data<uint8_t>() + i * pixels);
+  else
+    resize(picture, size, cut.mirrored, batch_.data<uint8_t>() + i * pixels * size.channels);
+  if (wanted_.masks.empty()) return;
+  const EncodedPicture encoded_mask = EncodedPicture::of_file(wanted_.masks[i], "PNG");
+  const Decoded mask = decode_raw(encoded_mask, cut, wanted_.upright, memory_);
+  require(mask.whole_height == picture.whole_height && mask.whole_width == picture.whole_width,
+          ErrorCode::ShapeMismatch, encoded_mask.name, " is ", mask.pixels.shape(), ", and the picture '", source,
+          "' that it belongs to ", Shape{picture.whole_height, picture.whole_width});
+  pick(mask, size, cut.mirrored, masks_.data<uint8_t>() + i * pixels);
 }
 
 }  // namespace moonflow

@@ -33,6 +33,12 @@ struct PictureRequest {
   std::vector<std::string> sources;  // each is the bytes of a JPEG or PNG picture, or the path of its file
   bool are_files = true;
   bool upright = true;  // else as they are stored
+  // One number of each pixel, as a PNG has it, such as a class, in the place of colours; a new pixel takes that of the
+  // old one which is nearest to its centre, as no mean is made of numbers.
+  bool raw = false;
+  // Paths of PNG pictures of such numbers, of the size of the picture each belongs to, cut and mirrored as that is; or
+  // none.
+  std::vector<std::string> masks;
   PictureSize size{};
   std::vector<PictureCut> cuts;     // of each picture; none for whole ones
   bool passes_over_broken = false;  // else one that cannot be read is an error
@@ -50,9 +56,11 @@ class PictureReading {
   PictureReading(const PictureReading&) = delete;
   PictureReading& operator=(const PictureReading&) = delete;
 
-  // uint8 (sources, height, width, channels). The caller reads too until all are done. Of those that cannot be read the
-  // first one is thrown, if they are not passed over.
+  // uint8 (sources, height, width, channels), or (sources, height, width) of raw ones. The caller reads too until all
+  // are done. Of those that cannot be read the first one is thrown, if they are not passed over.
   Tensor take();
+  // After that: uint8 (sources, height, width) where there are masks, else of no elements.
+  const Tensor& masks() const { return masks_; }
   // Why those of these numbers, from 0, could not be read: what take() gave of them means nothing.
   const std::map<int64_t, Error>& broken() const { return broken_; }
 
@@ -63,7 +71,7 @@ class PictureReading {
   const PictureRequest wanted_;
   const std::shared_ptr<HostMemory> memory_;
   const int64_t count_;
-  Tensor batch_;
+  Tensor batch_, masks_;
   std::atomic<int64_t> next_{0};
   std::vector<std::exception_ptr> faults_;  // of each picture
   std::map<int64_t, Error> broken_;

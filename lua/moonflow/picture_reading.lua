@@ -10,7 +10,7 @@ local reading = {}
 --- The parameters, behind `size`.
 reading.parameters = {
   { "crop", "any?" }, { "aspect", "list?" }, { "mirror", "finite", 0 }, { "channels", "integer", 3 },
-  { "apply_exif_orientation", "boolean", true },
+  { "apply_exif_orientation", "boolean", true }, { "raw", "boolean", false },
 }
 
 -- Two numbers, rising, of what must be positive and at most `most`.
@@ -34,7 +34,7 @@ Manner.__index = Manner
 function reading.manner(given, signature)
   local crop, aspect, mirror = given.crop, given.aspect, given.mirror
   local manner = { size = resizing.checked_size(given.size, signature), mirror = mirror, channels = given.channels,
-                   upright = given.apply_exif_orientation }
+                   upright = given.apply_exif_orientation, raw = given.raw }
   if mirror < 0 or mirror > 1 then signature:fail(": mirror is a chance from 0 to 1, got " .. mirror) end
   if given.channels ~= 1 and given.channels ~= 3 then
     signature:fail((": channels is 1 or 3, got %d"):format(given.channels))
@@ -81,9 +81,10 @@ end
 --- @param uniform function    draws as np.random.uniform does
 --- @param threads number|nil  beside the caller's; nil: as many as leave it a core
 --- @param passes_over? boolean  those that are broken are no error
-function Manner:begin(sources, are_files, uniform, threads, passes_over)
+--- @param masks? string[]     paths of a mask for each
+function Manner:begin(sources, are_files, uniform, threads, passes_over, masks)
   return core.pictures_begin(sources, are_files, self.upright, self.size[1], self.size[2], self.channels,
-    cuts_of(self, #sources, uniform), passes_over or false, threads)
+    cuts_of(self, #sources, uniform), passes_over or false, threads, self.raw, masks)
 end
 
 return reading

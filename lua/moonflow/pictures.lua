@@ -91,10 +91,10 @@ end
 
 -- ---- sets ---------------------------------------------------------------------------------------------------------
 
-local function pictures_of(paths, labels, classes)
+local function pictures_of(paths, labels, classes, masks)
   local numbers = np.arange(#paths, { dtype = "int64" })
   local fields = setmetatable({
-    paths = paths, labels = labels, classes = classes, broken = {},
+    paths = paths, labels = labels, classes = classes, masks = masks, broken = {},
     order = dataset.Dataset({ numbers, labels }),
     epochs = {},  -- the number of the next one, by its seed
   }, { __index = Pictures })
@@ -111,6 +111,13 @@ end
 
 -- Whole numbers of shape (n), by which sets are split and balanced.
 local function are_classes(labels) return labels.rank == 1 and not dtypes.floating[labels.dtype] end
+
+-- The entries of a list at these places, from 0.
+local function picked(list, numbers)
+  local entries = {}
+  for i, number in ipairs(numbers) do entries[i] = list[number + 1] end
+  return entries
+end
 
 local split_signature = arguments.signature("pictures:split", { { "share", "finite" }, { "seed", "integer", 0 } })
 
@@ -143,9 +150,8 @@ function Pictures:split(...)
         given.share, #self, k))
     end
     table.sort(numbers)
-    local paths = {}
-    for i, number in ipairs(numbers) do paths[i] = self.paths[number + 1] end
-    parts[k] = pictures_of(paths, self.labels:take(core.array(numbers, "int64", { #numbers }), 0), self.classes)
+    parts[k] = pictures_of(picked(self.paths, numbers), self.labels:take(core.array(numbers, "int64", { #numbers }), 0),
+      self.classes, self.masks and picked(self.masks, numbers))
   end
   return parts[1], parts[2]
 end
@@ -233,9 +239,11 @@ end
 
 --- Goes through the set once, `for i, pictures, labels, numbers in set:batches { batch_size = 32, size = 224 } do`: i
 --- from 0, pictures uint8 (batch, height, width, channels) as np.load_pictures gives them, their labels, and which they
---- are, so that `set.paths[numbers[k] + 1]` is the file of the one in place k. The next batch is read by threads of its
---- own while the script works on this one, so there are two in memory and no more. With `shuffle` a seed, the order and
---- all that is drawn follow from it, the epoch and the batch, also where a script goes on; else from np.random.
+--- are, so that `set.paths[numbers[k] + 1]` is the file of the one in place k; and of a set that has masks, after these
+--- four, the masks, uint8 (batch, height, width), cut, mirrored and resized as their pictures are. The next batch is
+--- read by threads of its own while the script works on this one, so there are two in memory and no more. With
+--- `shuffle` a seed, the order and all that is drawn follow from it, the epoch and the batch, also where a script goes
+--- on; else from np.random.
 --- @param batch_size integer
 --- @param size table|number   { height, width } of each, or one number for both
 --- @param shuffle? integer    as `drop_last`, `epoch`, `first` and `share` those of dataset:batches
@@ -255,6 +263,7 @@ end
 --- @param mirror? number
 --- @param channels? number
 --- @param apply_exif_orientation? boolean
+--- @param raw? boolean
 --- @return Batches
 --- @error a file that is missing, no picture or damaged, with its path
 function Pictures:batches(...)
@@ -284,27 +293,50 @@ function Pictures:batches(...)
     local i, numbers, labels = order()
     if not i then return nil end
     if rng then rng.draws = (epoch * total + i) * reading.most_draws end
-    local paths = {}
-    for k, number in ipairs(numbers:totable()) do paths[k] = self.paths[number + 1] end
+    local places = numbers:totable()
+    local paths = picked(self.paths, places)
     return { i = i, numbers = numbers, labels = labels, paths = paths,
-             pictures = manner:begin(paths, true, uniform, workers, true) }
+             pictures = manner:begin(paths, true, uniform, workers, true, self.masks and picked(self.masks, places)) }
   end
   local coming
   return iterator.new(#order, function()
     local this = coming or begin()
     if not this then return nil end
-    local pictures, broken = core.pictures_take(this.pictures)
+    local pictures, broken, masks = core.pictures_take(this.pictures)
     coming = workers ~= 0 and begin() or nil
-    if next(broken) == nil then return this.i, pictures, this.labels, this.numbers end
+    if next(broken) == nil then return this.i, pictures, this.labels, this.numbers, masks end
     note_broken(self, this, broken, given.skip_broken)
     local places = places_of(#this.paths, broken)
-    return this.i, pictures:take(places, 0), this.labels:take(places, 0), this.numbers:take(places, 0)
+    return this.i, pictures:take(places, 0), this.labels:take(places, 0), this.numbers:take(places, 0),
+      masks and masks:take(places, 0)
   end)
 end
 
 local pictures_signature = arguments.signature(WHAT, {
-  { "source", "any" }, { "labels", "any?" }, { "classes", "entries?" },
+  { "source", "any" }, { "labels", "any?" }, { "classes", "entries?" }, { "masks", "entries?" },
 })
+
+-- A list of paths, when it is one.
+local function checked_paths(list, what)
+  arguments.check_list(list, WHAT .. ": the list of " .. what .. "s")
+  local paths = {}
+  for i, path in ipairs(list) do
+    if type(path) ~= "string" then
+      pictures_signature:fail((": %s %d must be a string, got %s"):format(what, i, arguments.describe(path)))
+    end
+    paths[i] = path
+  end
+  return paths
+end
+
+local function checked_masks(list, count)
+  if not list then return nil end
+  local masks = checked_paths(list, "mask")
+  if #masks ~= count then
+    fail("shape_mismatch", ("%s: there are %d paths, and %d masks"):format(WHAT, count, #masks))
+  end
+  return masks
+end
 
 --- Pictures in files, with a label of each: `local set = flow.data.Pictures("photographs")`. `#set` counts them, and
 --- `set:batches { batch_size = 32, size = 224 }` reads them. `set.paths` is a list, `set.labels` an array with as
@@ -315,26 +347,23 @@ local pictures_signature = arguments.signature(WHAT, {
 ---                             numbers is int32
 --- @param classes? string[]    the names in the order of their labels, where not those that are found: such as
 ---                             `train.classes` for a second folder, which may then lack some
+--- @param masks? string[]      for each picture the path of a PNG of its size, grey or with a palette, whose numbers
+---                             are classes of pixels; where the source is a folder, in the order of `set.paths`
 --- @return Pictures
---- @error a folder that is missing, or has no pictures; another number of labels
+--- @error a folder that is missing, or has no pictures; another number of labels or masks
 local function new(...)
   local given = pictures_signature:parse(...)
   local source, labels = given.source, given.labels
   if type(source) == "string" then
     if labels ~= nil then pictures_signature:fail(": labels go with a list of paths; of a folder its folders are") end
-    return pictures_of(read_folder(source, given.classes))
+    local paths, of_folders, classes = read_folder(source, given.classes)
+    return pictures_of(paths, of_folders, classes, checked_masks(given.masks, #paths))
   end
   if type(source) ~= "table" or getmetatable(source) or #source == 0 then
-    pictures_signature:fail(": wanted a folder or a list of paths, got " .. arguments.describe(source))
+    pictures_signature:fail(": wanted a folder or a list of paths, got "
+      .. (type(source) == "table" and next(source) == nil and "an empty list" or arguments.describe(source)))
   end
-  arguments.check_list(source, WHAT .. ": the list of paths")
-  local paths = {}
-  for i, path in ipairs(source) do
-    if type(path) ~= "string" then
-      pictures_signature:fail((": path %d must be a string, got %s"):format(i, arguments.describe(path)))
-    end
-    paths[i] = path
-  end
+  local paths = checked_paths(source, "path")
   if labels == nil then labels = np.zeros({ #paths }, "int32") end
   if not ndarray.is_array(labels) then
     labels = np.array(labels, "float64")  -- which holds whole numbers up to 2^53
@@ -347,7 +376,7 @@ local function new(...)
   if labels.rank == 0 or #labels ~= #paths then
     fail("shape_mismatch", ("%s: there are %d paths, and labels are %s"):format(WHAT, #paths, tostring(labels.shape)))
   end
-  return pictures_of(paths, labels, given.classes)
+  return pictures_of(paths, labels, given.classes, checked_masks(given.masks, #paths))
 end
 
 return new

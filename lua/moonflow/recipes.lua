@@ -11,6 +11,8 @@ return {
     .. "standardize" },
   { data, "Pictures from files", "png jpeg jpg images load folder resize crop photographs augmentation exif "
     .. "orientation jitter dataloader imagefolder workers prefetch balanced" },
+  { data, "A class of each pixel", "segmentation semantic mask masks u-net unet dice iou intersection over union "
+    .. "palette ignore 255" },
   { data, "Pictures that are never twice the same", "data augmentation images flip crop noise mixup" },
   { data, "Sounds", "audio speech voice keyword spotting wav spectrogram mel mfcc stft fft microphone stream event "
     .. "vibration" },

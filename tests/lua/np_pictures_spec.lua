@@ -212,6 +212,29 @@ describe("pictures that a PNG file says were turned", function()
   end)
 end)
 
+describe("raw pictures", function()
+  it("keep the numbers of their pixels", function()
+    local classes = np.random.randint(0, 256, { 12, 10 }):astype "uint8"
+    local path = png("classes", classes)
+    assert.is_true(np.load_pictures({ path }, { 12, 10 }, { raw = true }) == classes:reshape { 1, 12, 10 })
+    local rows, columns = np.arange(4) * 3 + 1, np.arange(5) * 2 + 1
+    local few = classes:take(rows:astype "int64", 0):take(columns:astype "int64", 1)
+    assert.is_true(np.load_pictures({ path }, { 4, 5 }, { raw = true })[0] == few)
+    assert.is_true(np.load_pictures({ path }, { 4, 5 }, { raw = true, mirror = 1 })[0] == np.flip(few, 1))
+    assert.is_true(np.load_pictures({ path }, { 6, 5 }, { raw = true, crop = 0.5 })[0]
+      == np.load_pictures({ path }, { 6, 5 }, { crop = 0.5, channels = 1 })[0]:reshape { 6, 5 })
+    local twice = np.repeat_interleave(np.repeat_interleave(classes, 2, 0), 2, 1)
+    assert.is_true(np.decode_pictures({ np.encode_png(classes) }, { 24, 20 }, { raw = true })[0] == twice)
+  end)
+
+  it("are PNG files, of one number for each pixel", function()
+    raises("io", "is no PNG picture; in others numbers do not last", np.load_pictures, { jpeg("photo", map(9, 9)) }, 4,
+      { raw = true })
+    raises("io", "uint8 (4, 4, 3), wanted one number of up to 8 bits for each pixel", np.decode_pictures,
+      { np.encode_png(np.zeros({ 4, 4, 3 }, "uint8")) }, 4, { raw = true })
+  end)
+end)
+
 describe("pictures that cannot be one array", function()
   it("are told by their number, the first that cannot", function()
     local good = png("good", map(4, 4))

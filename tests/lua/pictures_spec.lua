@@ -88,8 +88,71 @@ describe("pictures in folders", function()
     raises("not_found", "/empty' has no JPEG or PNG picture, and would be a class", flow.data.Pictures, root)
     raises("invalid_argument", "labels go with a list of paths", flow.data.Pictures, root, { 1 })
     raises("invalid_argument", "wanted a folder or a list of paths, got 5", flow.data.Pictures, 5)
+    raises("invalid_argument", "wanted a folder or a list of paths, got an empty list", flow.data.Pictures, {})
     raises("invalid_argument", "path 2 must be a string, got 5", flow.data.Pictures, { "a", 5 })
     raises("shape_mismatch", "there are 2 paths, and labels are (3)", flow.data.Pictures, { "a", "b" }, { 1, 2, 3 })
+  end)
+end)
+
+describe("masks", function()
+  -- A set of pictures with masks of their sizes: a mask is 7 where its picture is light, else 3.
+  local function with_masks(count)
+    local paths, masks = {}, {}
+    make { a = count }
+    for i = 1, count do
+      local light = np.random.uniform(0, 1, { 3, 4 }):gt(0.5):astype "uint8"
+      light = np.repeat_interleave(np.repeat_interleave(light, 8 + i, 0), 9, 1)
+      paths[i], masks[i] = ("%s/a/%02d.png"):format(root, i), ("%s/%02d_mask.png"):format(root, i)
+      np.save_png(paths[i], light * 200)
+      np.save_png(masks[i], light * 4 + 3)
+    end
+    return paths, masks
+  end
+
+  it("are cut, mirrored and resized as their pictures are", function()
+    local paths, masks = with_masks(6)
+    local set, seen = flow.data.Pictures(paths, { masks = masks }), 0
+    for part, count in pairs { [set:split(0.5, 1)] = 3, [set] = 6 } do
+      assert.equal(count, #part.masks)
+      for _, pictures, labels, numbers, classes in part:batches { batch_size = 3, size = { 60, 60 }, shuffle = 4,
+                                                                  crop = { 0.3, 1 }, mirror = 0.5, channels = 1 } do
+        assert.same({ 3 }, labels.shape:table())
+        assert.same({ 3, 60, 60 }, classes.shape:table())
+        for k = 0, 2 do
+          assert.equal((part.paths[numbers[k] + 1]:gsub("/a/(%d+)", "/%1_mask")), part.masks[numbers[k] + 1])
+        end
+        assert.is_true(np.isin(classes, { 3, 7 }):all())
+        -- Of the four pixels of a mean the nearest has a quarter at least, of a larger picture.
+        local light = pictures:reshape { 3, 60, 60 }:astype("float32")
+        assert.is_true(np.where(light:gt(151), classes:eq(7), np.where(light:lt(49), classes:eq(3), 1)):all())
+        seen = seen + 1
+      end
+    end
+    assert.equal(3, seen)
+  end)
+
+  it("of another number or size, or none that hold numbers, are refused", function()
+    local paths, masks = with_masks(2)
+    raises("shape_mismatch", "there are 2 paths, and 1 masks", flow.data.Pictures, paths, { masks = { masks[1] } })
+    raises("invalid_argument", "mask 2 must be a string, got 5", flow.data.Pictures, paths,
+      { masks = { masks[1], 5 } })
+    local function read(skips)
+      local set = flow.data.Pictures(paths, { masks = masks })
+      local _, _, _, numbers, classes = set:batches({ batch_size = 2, size = 8, skip_broken = skips })()
+      return numbers, classes
+    end
+    np.save_png(masks[2], np.zeros({ 5, 6 }, "uint8"))
+    raises("io", "_mask.png' is (5, 6), and the picture '" .. paths[2] .. "' that it belongs to (30, 36)", read)
+    local lines = lines_of(function()
+      local numbers, classes = read(true)
+      assert.same({ 0, 0 }, numbers:totable())
+      assert.is_true(classes[0] == classes[1])
+    end)
+    assert.truthy(lines[1]:find("another picture of the batch stands for one that cannot be read", 1, true))
+    np.save_png(masks[2], np.zeros({ 30, 36, 3 }, "uint8"))
+    raises("io", "uint8 (30, 36, 3), wanted one number of up to 8 bits for each pixel", read)
+    os.remove(masks[2])
+    raises("io", "_mask.png'", read)
   end)
 end)
 

@@ -129,7 +129,10 @@ local load_signature = batch_signature("np.load_pictures", "paths")
 --- @param channels? number 3: red, green and blue; 1: grey. A picture with other channels becomes that, and opacity
 ---                          is left out. Default: 3
 --- @param apply_exif_orientation? boolean upright, as the camera says that it was held; default: true
---- @return ndarray         uint8 (pictures, height, width, channels)
+--- @param raw? boolean     true: one number of each pixel, as a grey PNG or a palette has it, such as the class in a
+---                          mask; that of the nearest pixel, and no mean. Default: false
+--- @return ndarray         uint8 (pictures, height, width, channels); (pictures, height, width) with raw. Of an empty
+---                          list one of no pictures
 --- @error a file that is no picture, or damaged, with its number in the list; a size or a share outside its bounds
 function np.load_pictures(...)
   local given = load_signature:parse(...)
@@ -145,7 +148,8 @@ local decode_signature = batch_signature("np.decode_pictures", "list")
 --- @param mirror? number
 --- @param channels? number
 --- @param apply_exif_orientation? boolean
---- @return ndarray          uint8 (pictures, height, width, channels)
+--- @param raw? boolean
+--- @return ndarray          uint8 (pictures, height, width, channels); (pictures, height, width) with raw
 --- @error bytes that are no picture, or damaged, with their number in the list
 function np.decode_pictures(...)
   local given = decode_signature:parse(...)
