@@ -313,9 +313,9 @@ local rows = {
     "take the argmax of each frame, once of those in a row that are alike, and leave the blanks out" },
   { "flow.nn", "spectral_norm", "w / s, with s = flow.math.reduce_sum(u * flow.matmul(w, v)) of two vectors that "
     .. "flow.assign carries on: v = l2_normalize(w^T u), u = l2_normalize(w v)" },
-  { "flow flow.nn", "unfold extract_patches im2col extract_image_patches",
-    "flow.nn.conv2d with a filter of ones and zeros picks patches; where these tile the image, flow.reshape and "
-    .. "flow.transpose do" },
+  { "flow flow.nn", "unfold Unfold extract_patches im2col extract_image_patches patchify",
+    "flow.nn.PixelUnshuffle(x, size) has the patches of a picture that tile it, each along the channels; "
+    .. "flow.nn.conv2d with a filter of ones and zeros picks any, and flow.signal.frame the frames of a signal" },
   { "flow.losses", "mse mean_squared_error MeanSquaredError", "flow.nn.MSELoss is it" },
   { "flow.losses", "mae mean_absolute_error MeanAbsoluteError", "flow.nn.L1Loss is it" },
   { "flow.losses", "Huber huber", "flow.smooth_l1_loss is it" },

@@ -1,5 +1,5 @@
 --- The part of flow.nn that is about images and put together from ops: pooling along one axis, normalisation of
--- channels, PixelShuffle.
+-- channels, PixelShuffle and its inverse.
 
 local initializer = require "moonflow.initializer"
 local ops = require "moonflow.ops"
@@ -143,25 +143,51 @@ function(given, t, signature)
     size = size, before = math.floor(size / 2), alpha = given.alpha, beta = given.beta, bias = given.k })
 end)
 
--- ---- depth to space -----------------------------------------------------------------------------------------------
+-- ---- depth to space, and back --------------------------------------------------------------------------------------
 
-ops.define("nn.PixelShuffle", { { "input", "blob" }, { "upscale_factor", "integer" } }, [[
-Pixel shuffle: channels become places, r = upscale_factor in both directions (Shi and others, "Real-time single image
-and video super-resolution using an efficient sub-pixel convolutional neural network", 2016):
-  out[n, c, y*r + i, x*r + j] = input[n, c*r*r + i*r + j, y, x]
-shapes: input (batch, channels * r * r, height, width) -> (batch, channels, height * r, width * r)]],
-function(given, _, signature)
-  local x, r = given.input, given.upscale_factor
+-- The input's sizes, where there are four, and r, where it is one.
+local function sizes_and_factor(given, word, signature)
+  local x, r = given.input, given[word]
   if #x.shape ~= 4 then
     signature:fail(": '" .. x.name .. "' is " .. tostring(x.shape) .. ", wanted (batch, channels, height, width)")
   end
-  local batch, channels, height, width = unpack(x.shape:table())
-  if r < 1 or channels % (r * r) ~= 0 then
+  if r < 1 then signature:fail((": %s must be 1 or more, got %d"):format(word, r)) end
+  return r, unpack(x.shape:table())
+end
+
+local function rearranged(x, apart, perm, together, name)
+  local turned = ops.apply("transpose", { (ops.apply("reshape", { x }, { shape = apart })) }, { perm = perm })
+  return (ops.apply("reshape", { turned }, { shape = together }, name))
+end
+
+ops.define("nn.PixelShuffle", { { "input", "blob" }, { "upscale_factor", "integer" } }, [[
+Pixel shuffle, depth to space: channels become places, r = upscale_factor in both directions (Shi and others, "Real-time
+single image and video super-resolution using an efficient sub-pixel convolutional neural network", 2016):
+  out[n, c, y*r + i, x*r + j] = input[n, c*r*r + i*r + j, y, x]
+shapes: input (batch, channels * r * r, height, width) -> (batch, channels, height * r, width * r)]],
+function(given, _, signature)
+  local x, r, batch, channels, height, width = given.input, sizes_and_factor(given, "upscale_factor", signature)
+  if channels % (r * r) ~= 0 then
     signature:fail(": the " .. channels .. " channels of '" .. x.name .. "' are no multiple of upscale_factor^2 = "
       .. r * r)
   end
   channels = channels / (r * r)
-  local apart = ops.apply("reshape", { x }, { shape = { batch, channels, r, r, height, width } })
-  local turned = ops.apply("transpose", { apart }, { perm = { 0, 1, 4, 2, 5, 3 } })
-  return (ops.apply("reshape", { turned }, { shape = { batch, channels, height * r, width * r } }, given.name))
+  return rearranged(x, { batch, channels, r, r, height, width }, { 0, 1, 4, 2, 5, 3 },
+    { batch, channels, height * r, width * r }, given.name)
+end)
+
+ops.define("nn.PixelUnshuffle", { { "input", "blob" }, { "downscale_factor", "integer" } }, [[
+Pixel unshuffle, space to depth: places become channels, r = downscale_factor in both directions, as PixelShuffle
+undoes it:
+  out[n, c*r*r + i*r + j, y, x] = input[n, c, y*r + i, x*r + j]
+shapes: input (batch, channels, height * r, width * r) -> (batch, channels * r * r, height, width)]],
+function(given, _, signature)
+  local x, r, batch, channels, height, width = given.input, sizes_and_factor(given, "downscale_factor", signature)
+  if height % r ~= 0 or width % r ~= 0 then
+    signature:fail((": height and width of '%s' %s are no multiples of downscale_factor = %d"):format(x.name,
+      tostring(x.shape), r))
+  end
+  height, width = height / r, width / r
+  return rearranged(x, { batch, channels, height, r, width, r }, { 0, 1, 3, 5, 2, 4 },
+    { batch, channels * r * r, height, width }, given.name)
 end)
