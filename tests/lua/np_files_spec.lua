@@ -272,6 +272,8 @@ for name in ['fortran', 'swapped', 'small']:
     np.save_png(path, np.array({ { 0, 1, 2 }, { 253, 254, 255 } }, "uint8"))
     assert.equal("3 2 0 1 2 253 254 255", read_png(path .. ".png"))
     -- Halves round up; what is outside and what is no number goes to the nearer end, and to 0.
+    require("moonflow").config.log(function() end)
+    finally(function() require("moonflow").config.log(nil) end)
     np.save_png(path .. ".png", { { 0, 0.5, 1 }, { -3, 7, 0 / 0 } })
     assert.equal("3 2 0 128 255 0 255 0", read_png(path .. ".png"))
     for channels = 1, 4 do
@@ -571,5 +573,30 @@ for name in ['fortran', 'swapped', 'small']:
     assert.equal("", run.err)
     assert.same({ "folder.moonflow-tmp-0", "held.npy.moonflow-tmp-0", "other", "own.moonflow-tmp-old",
       "two.npy.moonflow-tmp-0", "x_17.npy" }, core.list_directory(place))
+  end)
+
+  it("of pictures whose floats go beyond 1, or are NaN, are told of once for each place", function()
+    local config, lines = require("moonflow").config, {}
+    config.log(function(line) lines[#lines + 1] = line end)
+    finally(function() config.log(nil) end)
+    for _, encode in ipairs { np.encode_png, np.encode_jpeg } do
+      local function lines_of(list)
+        lines = {}
+        for _ = 1, 2 do encode(np.array(list)) end
+        return lines
+      end
+      assert.same({}, lines_of { { 0, 0.5, 1.01 }, { 1.2, 1.1, -3 } })
+      assert.same({}, lines_of { { 0 } })
+      local bright = lines_of { { 0, 255, 17 }, { 100, 0 / 0, 2 } }
+      assert.equal(1, #bright)
+      assert.truthy(bright[1]:find("_spec.lua:%d+: np.encode_%w+: most of the picture lies above 1, up to 255, and "
+        .. "becomes white; floats go from 0 to 1, so write a / 255"))
+    end
+    lines = {}
+    for _ = 1, 2 do np.encode_png(np.array { { 0, 1, 0 / 0 } }) end
+    assert.equal(1, #lines)
+    assert.truthy(lines[1]:find("the picture has NaN, which becomes black", 1, true))
+    np.encode_png(np.array({ { 0, 255, 17 } }, "uint8"))
+    assert.equal(1, #lines)
   end)
 end)

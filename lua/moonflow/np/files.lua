@@ -7,6 +7,8 @@ local ndarray = require "moonflow.ndarray"
 local refuse_others = require "moonflow.np.beginnings"
 local np = require "moonflow.np.functions"
 
+local session = require "moonflow.session"
+
 local as_array, blaming, fail = ndarray.as_array, errors.blaming, errors.raise
 
 local function path_of(path, called)
@@ -28,6 +30,30 @@ end
 
 local function picture_signature(name, source, more)
   return arguments.signature(name, { { source, "string" }, more })
+end
+
+local warned = {}  -- functions and the places that call them
+session.on_close(function() warned = {} end)
+
+-- Floats from 0 to 255 would become white, and NaN black, so it is said once of each place that writes such a picture.
+-- A few values beyond 1 are what a net or a filter gives.
+local function picture_of(a, called)
+  a = as_array(a, called)
+  if a.dtype ~= "float32" and a.dtype ~= "float64" or a.nbytes == 0 then return a end
+  local place = ("%s: %s"):format(errors.site() or "?", called)
+  if warned[place] then return a end
+  local said
+  if a:gt(1):mean() > 0.5 then
+    said = ("most of the picture lies above 1, up to %g, and becomes white; floats go from 0 to 1, so write a / 255, "
+      .. "or a:astype(\"uint8\")"):format(np.where(a:eq(a), a, 0):max())
+  elseif a:ne(a):any() then
+    said = "the picture has NaN, which becomes black; np.nan_to_num puts another number there"
+  end
+  if said then
+    warned[place] = true
+    session.log(("moonflow: %s: %s"):format(place, said))
+  end
+  return a
 end
 
 -- Raises where a path is no path but the picture itself.
@@ -65,18 +91,19 @@ end
 
 --- Writes a picture as PNG; the name gets `.png` when it lacks it. (height, width) is grey, and so is one channel in
 --- (height, width, channels); 2 are grey and opacity, 3 red, green and blue, 4 these and opacity. uint8 is taken as
---- it is, floating values from 0 to 1 become 0 to 255, and what is outside of that the nearer end.
+--- it is, floating values from 0 to 1 become 0 to 255, what is outside of that the nearer end, and NaN 0; the log says
+--- so where most lie above 1, and of NaN.
 --- @return nil
 function np.save_png(path, a, ...)
   refuse_more("np.save_png", 2, "path, a", ...)
-  blaming("np.save_png", core.png_write, with_ending(path, ".png", "np.save_png"), as_array(a, "np.save_png"))
+  blaming("np.save_png", core.png_write, with_ending(path, ".png", "np.save_png"), picture_of(a, "np.save_png"))
 end
 
 --- The bytes of such a file, as a string: for a web page, a socket or a file system of one's own.
 --- @return string
 function np.encode_png(a, ...)
   refuse_more("np.encode_png", 1, "a", ...)
-  return blaming("np.encode_png", core.png_encode, as_array(a, "np.encode_png"))
+  return blaming("np.encode_png", core.png_encode, picture_of(a, "np.encode_png"))
 end
 
 local raw_parameter = { "raw", "boolean", false, text = "elements as the file has them: 16 bits, such as a depth in "
@@ -121,7 +148,7 @@ function np.save_jpeg(...)
   local path = given.path
   check_quality(given, save_jpeg_signature)
   if not path:lower():find("%.jpe?g$") then path = path .. ".jpg" end
-  blaming("np.save_jpeg", core.jpeg_write, path, as_array(given.a, "np.save_jpeg"), given.quality)
+  blaming("np.save_jpeg", core.jpeg_write, path, picture_of(given.a, "np.save_jpeg"), given.quality)
 end
 
 local encode_jpeg_signature = arguments.signature("np.encode_jpeg", { { "a", "any" }, { "quality", "integer", 90 } })
@@ -132,7 +159,7 @@ local encode_jpeg_signature = arguments.signature("np.encode_jpeg", { { "a", "an
 function np.encode_jpeg(...)
   local given = encode_jpeg_signature:parse(...)
   check_quality(given, encode_jpeg_signature)
-  return blaming("np.encode_jpeg", core.jpeg_encode, as_array(given.a, "np.encode_jpeg"), given.quality)
+  return blaming("np.encode_jpeg", core.jpeg_encode, picture_of(given.a, "np.encode_jpeg"), given.quality)
 end
 
 local exif_parameter = { "apply_exif_orientation", "boolean", true, text = "upright, as the camera says that it was "
