@@ -488,12 +488,21 @@ function variable.load(values, where, tell)
     types[entry.name] = entry
     local _ = values[entry.name]  -- an error where a checkpoint has it in a form that cannot be had
   end
-  for name, value in pairs(values) do
-    local entry = types[name]
+  for name in pairs(values) do
     if type(name) ~= "string" then
       errors.raise("invalid_argument", where .. ": variables have names, one of the keys is "
         .. arguments.describe(name))
     end
+    names[#names + 1] = name
+  end
+  -- Of a layer that has changed its weight is told of first, and not what an optimizer remembers of that.
+  table.sort(names, function(a, b)
+    local is_system, other = variable.is_system(a), variable.is_system(b)
+    if is_system ~= other then return other end
+    return a < b
+  end)
+  for _, name in ipairs(names) do
+    local entry, value = types[name], values[name]
     if arguments.kind(value) ~= "ndarray" then
       errors.raise("invalid_argument", where .. ": the value of '" .. tostring(name) .. "' must be an ndarray, got "
         .. arguments.describe(value) .. (entry and arguments.maker(value, entry.dtype, entry.shape) or ""))
@@ -502,11 +511,10 @@ function variable.load(values, where, tell)
       errors.raise(fits and "dtype_mismatch" or "shape_mismatch", where .. ": variable '" .. name .. "' is "
         .. entry.dtype .. " " .. tostring(entry.shape) .. ", the value is " .. value.dtype .. " "
         .. tostring(value.shape) .. (fits and "; value:astype says that it is to be rounded"
-        or "; flow.load_variables takes the others without it, and flow.checkpoint.get reads those of a snapshot"))
+        or ("; nothing has changed. Once values['%s'] = nil has left it out, flow.load_variables(values) takes the "
+          .. "others: of a snapshot values = flow.checkpoint.get(path, { slots = false })"):format(name)))
     end
-    names[#names + 1] = name
   end
-  table.sort(names)
   local unknown = {}
   for _, name in ipairs(names) do
     if not types[name] then unknown[#unknown + 1] = name end
