@@ -297,7 +297,21 @@ local rows = {
   { "flow.nn", "weight_norm", "g * flow.math.l2_normalize(v, 1) is it, of two variables and a weight (out, in)" },
   { "flow.optimizer flow.train", "EMA ExponentialMovingAverage",
     "a job of its own averages the variables by flow.assign; docs/networks.md has one" },
-  { "flow.nn", "dice_loss DiceLoss", "1 - 2 * flow.math.reduce_sum(p * y) / flow.math.reduce_sum(p + y) is it" },
+  { "flow flow.nn flow.losses", "dice_loss DiceLoss dice",
+    "1 - 2 * flow.math.reduce_sum(p * y) / flow.math.reduce_sum(p + y) is it" },
+  { "flow flow.nn flow.losses", "focal_loss FocalLoss sigmoid_focal_loss",
+    "flow.math.square(y - flow.math.sigmoid(x)) * flow.nn.BCEWithLogitsLoss(x, y, { reduction = \"none\" }) is it, of "
+    .. "logits x and a y of ones and zeros" },
+  { "flow flow.nn flow.math flow.np", "nms batched_nms non_max_suppression",
+    "how many are left only a run knows: docs/onnx.md has it for the script under \"The boxes of a detector\"" },
+  { "flow flow.nn flow.losses", "giou_loss GIoU GIoULoss generalized_box_iou generalized_box_iou_loss box_iou",
+    "docs/networks.md has it under \"Boxes around what is seen\", beside the coding of boxes" },
+  { "flow flow.nn", "roi_align RoIAlign roi_pool RoIPool crop_and_resize",
+    "flow.nn.grid_sample(flow.gather(x, of), flow.nn.affine_grid(theta, { n, channels, 7, 7 })) takes n boxes, of the "
+    .. "pictures `of`; theta (n, 2, 3) is (right - left) / width, 0, (left + right) / width - 1 for each, and 0, "
+    .. "(bottom - top) / height, (top + bottom) / height - 1" },
+  { "flow flow.nn flow.layers", "drop_path DropPath stochastic_depth StochasticDepth",
+    "x + flow.nn.dropout(branch, rate, { noise_shape = { batch, 1, 1, 1 } }) drops the branch of some samples" },
   { "flow flow.math", "angle", "flow.math.atan2(imaginary, real) is it" },
   { "flow", "vjp", "flow.gradients(y, x, { grad_ys = v }) is it" },
   { "flow", "jvp", "flow.gradients(flow.gradients(y, x, { grad_ys = u }), u, { grad_ys = v }) is it, with a u of ones "

@@ -62,7 +62,10 @@ return {
   { networks, "A small net that learns from a large one", "distillation teacher student knowledge compress" },
   { networks, "A policy that learns by trying", "reinforcement learning rl ppo policy gradient actor critic reward "
     .. "agent environment" },
-  { networks, "A picture that is trained", "style transfer adversarial example deep dream input optimize saliency" },
+  { networks, "Boxes around what is seen", "object detection detector yolo retinanet fcos bounding box boxes anchors "
+    .. "iou giou focal loss box coding grid" },
+  { networks, "A picture that is trained", "style transfer adversarial example deep dream input optimize saliency "
+    .. "grad-cam gradcam class activation map heat map heatmap" },
   { networks, "Pictures that a net draws", "diffusion ddpm ddim denoising guidance unet generative gan wgan vae vq "
     .. "straight through estimator sample images" },
   { networks, "A text, word by word", "generate text language model gpt transformer decoder kv cache sampling" },
@@ -74,7 +77,7 @@ return {
   { onnx, "The operators that are read", "supported operator list opset skl2onnx scikit learn" },
   { onnx, "A new head on a network of others", "transfer learning pretrained backbone trunk feature extractor cut "
     .. "layers finetune fine tuning freeze unfreeze onnx" },
-  { onnx, "The boxes of a detector", "object detection yolo nms boxes anchors iou" },
+  { onnx, "The boxes of a detector", "object detection yolo nms non max suppression bounding box boxes anchors iou" },
 
   { processes, "Several processes", "distributed data parallel ddp mpi mpirun cluster machines nodes rank allreduce "
     .. "horovod" },

@@ -365,6 +365,8 @@ describe("functions", function()
     local help = require "moonflow.help"
     for words, path in pairs {
       topk = "flow.math.top_k", ["cumulative sum"] = "flow.math.cumsum", ["pixel shuffle"] = "flow.nn.PixelShuffle",
+      patches = "flow.nn.PixelUnshuffle", ["space to depth"] = "flow.nn.PixelUnshuffle",
+      ["stochastic depth"] = "flow.nn.dropout",
       ["mean squared error"] = "flow.nn.MSELoss", ["kl divergence"] = "flow.nn.KLDivLoss",
       ["he initialization"] = "flow.he_normal_initializer", ["cosine annealing"] = "flow.optimizer.CosineScheduler",
       ["global average pooling"] = "flow.math.reduce_mean", ["positional encoding"] = "flow.nn.rotary_embedding",
@@ -404,6 +406,8 @@ describe("the recipes that the prompt names", function()
       ["early stopping"] = "The best so far, and an early end", ["GAN"] = "A DCGAN draws digits",
       ["reinforcement learning"] = "A policy that learns by trying", ["data augmentation"] =
         "Pictures that are never twice the same", ["k-fold"] = "Folds", ["lstm"] = "A state from step to step",
+      ["bounding box"] = "Boxes around what is seen", nms = "The boxes of a detector", ["grad-cam"] =
+        "A picture that is trained", segmentation = "A class of each pixel",
     } do
       local found = {}
       for _, recipe in ipairs(help.recipes(words)) do found[recipe[2]] = true end

@@ -178,7 +178,7 @@ end)
 
 ops.define("nn.PixelUnshuffle", { { "input", "blob" }, { "downscale_factor", "integer" } }, [[
 Pixel unshuffle, space to depth: places become channels, r = downscale_factor in both directions, as PixelShuffle
-undoes it:
+undoes it. What is along the channels are then the patches of the picture, as a vision transformer sees them:
   out[n, c*r*r + i*r + j, y, x] = input[n, c, y*r + i, x*r + j]
 shapes: input (batch, channels, height * r, width * r) -> (batch, channels * r * r, height, width)]],
 function(given, _, signature)

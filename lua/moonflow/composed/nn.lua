@@ -16,7 +16,8 @@ local flow = ops.functions
 local texts = {
   rate = "share of the elements that become 0, in [0, 1)",
   noise_shape = "the shape of the mask, with a size of 1 along each axis whose elements share one choice, as "
-    .. "{ rows, 1, 1, channels } for whole channels of (rows, height, width, channels)",
+    .. "{ rows, 1, 1, channels } for whole channels of (rows, height, width, channels), and { rows, 1, 1, 1 } for the "
+    .. "branch of a sample (stochastic depth, drop path)",
   epsilon = "added to the variance under the root",
   variance_epsilon = "added to the variance under the root",
 }
