@@ -200,7 +200,7 @@ OpDef resample_axis() {
       "  cubic:  w(d) = (a + 2) d^3 - (a + 3) d^2 + 1 up to 1, a d^3 - 5 a d^2 + 8 a d - 4 a up to 2\n"
       "shapes: x (..., in, ...) -> (..., size, ...)\n"
       "dtypes: float32, float64, bfloat16 or float16 -> the same; uint8 -> float32\n"
-      "errors: a size below 1; a spread below 1 or above in + 1\n"
+      "errors: a size below 1, or of 2^24 or more; a spread below 1 or above in + 1\n"
       "source: Keys, \"Cubic convolution interpolation for digital image processing\", 1981";
   op.inputs = {{"x"}};
   op.attrs = attributes();

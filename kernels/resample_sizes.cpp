@@ -93,6 +93,8 @@ AxisFilter axis_filter(const Attrs& attrs, int64_t in) {
           "\", wanted \"linear\" or \"cubic\"");
   require(in >= 1 && filter.out >= 1, ErrorCode::ShapeMismatch, "an axis of ", in, " places cannot become one of ",
           filter.out, "; both need one at least");
+  require(filter.out < kLongest, ErrorCode::ShapeMismatch, "an axis of ", in, " becomes one of ", filter.out,
+          ", wanted less than 2^24");
   // Any point is then a whole number of places away from any other, which is counted in 64 bits.
   constexpr double kFurthest = static_cast<double>(int64_t{1} << 40);
   const double last = filter.slope * static_cast<double>(filter.out - 1) + filter.offset;

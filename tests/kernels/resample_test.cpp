@@ -212,6 +212,7 @@ TEST_CASE("faults of resampling are named") {
                                    {"filter", std::string(filter)}});
   };
   CHECK(axis_fault(0, 0, 1, "linear") == "an axis of 2 places cannot become one of 0; both need one at least");
+  CHECK(axis_fault(int64_t{1} << 24, 0, 1, "linear") == "an axis of 2 becomes one of 16777216, wanted less than 2^24");
   CHECK(axis_fault(2, 1e300, 1, "linear") == "the places lie from 1e+300 to 1e+300, which is too far away");
   CHECK(axis_fault(2, 0, 9, "linear") == "spread is 9, wanted 1 to 3 for an axis of 2 places");
   CHECK(axis_fault(2, 0, 1, "area") == "filter is \"area\", wanted \"linear\" or \"cubic\"");

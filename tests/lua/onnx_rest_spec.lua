@@ -34,6 +34,21 @@ local function counted(...)
 end
 
 describe("rarer operators", function()
+  it("resize to no size that is a mistake or an attack", function()
+    local x, all = counted(1, 1, 2, 3), floats { 0, 0, 0, 0, 1, 1, 1, 1 }
+    for _, mode in ipairs { "nearest", "linear", "cubic" } do
+      for _, transformation in ipairs { "half_pixel", "tf_crop_and_resize" } do
+        raises("axis 3 would have size 1.09951e+12, wanted 1 to 2^24 - 1", function()
+          given("Resize", x, { mode = { s = mode }, coordinate_transformation_mode = { s = transformation } },
+            { all, floats {}, whole { 1, 1, 2, 2 ^ 40 } })
+        end)
+      end
+    end
+    raises("axis 3 would have size nan", function()
+      given("Resize", x, {}, { floats {}, floats { 1, 1, 1, 0 / 0 } })
+    end)
+  end)
+
   it("find the largest or the least numbers, and say where they are", function()
     local x, two, least = floats { { 3, 1, 2 } }, { whole { 2 } }, { largest = { i = 0 } }
     same({ { 3, 2 } }, given("TopK", x, {}, two))

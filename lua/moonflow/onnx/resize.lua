@@ -99,6 +99,8 @@ local function scaled_size(from, scale)
   return math.abs(size - whole) <= whole * 2 ^ -24 and whole or floor(size)
 end
 
+local kLongest = 2 ^ 24  -- of an axis, as of resample_axis: tables are made of its places
+
 -- The axes whose size or scale says that they change, from their scales or their new sizes.
 local function changed_axes(node, x, named, how, scales, sizes)
   local axes = {}
@@ -107,7 +109,9 @@ local function changed_axes(node, x, named, how, scales, sizes)
     -- Corners meet at the size that is whole, as in ONNX Runtime and PyTorch; ONNX's words leave it open.
     local to = sizes and sizes[i] or scaled_size(from, scales[i])
     local scale = scales and scales[i] or single(to / from)
-    if to < 1 or scale <= 0 then node:fail(("axis %d would have size %d"):format(index, to), "shape_mismatch") end
+    if not (to >= 1 and (to < kLongest or to == from) and scale > 0) then
+      node:fail(("axis %d would have size %g, wanted 1 to 2^24 - 1"):format(index, to), "shape_mismatch")
+    end
     local first, last = 0, 1
     if how.is_crop then first, last = how.part[i], how.part[#named + i] end
     if to ~= from or scale ~= 1 or first ~= 0 or last ~= 1 then
