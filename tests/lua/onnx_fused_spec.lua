@@ -105,6 +105,22 @@ describe("a model that has been optimized", function()
     end)
   end)
 
+  it("have weights of few bits of sizes that the file says", function()
+    local sizes = { N = { i = 2 }, K = { i = 3 }, block_size = { i = 4 } }
+    local function product()
+      given(own("MatMulNBits", { "x", "b", "s" }, { "y" }, sizes), { { "x", floats { { 1, 10, 100 } } } },
+        { b = np.zeros({ 2, 1, 2 }):astype("uint8"), s = floats { 0.5, 2 } })
+    end
+    for _, name in ipairs { "N", "K", "block_size" } do
+      local known = sizes[name]
+      sizes[name] = nil
+      raises("it has no " .. name, product)
+      sizes[name] = { i = 0 }
+      raises(name .. " is 0, wanted 1 or more", product)
+      sizes[name] = known
+    end
+  end)
+
   it("attends as the operators do that it stands for, behind the keys of earlier calls", function()
     local query, key, other = normal(1, 2, 16), normal(1, 2, 8), normal(1, 2, 8)
     local past, past_value, rows = normal(1, 2, 3, 4), normal(1, 2, 3, 4), normal(24)

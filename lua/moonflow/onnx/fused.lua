@@ -277,8 +277,12 @@ end
 -- x times the transpose of (N, K) weights, whose numbers of 4 or 8 bits lie in blocks, each with a scale and a zero
 -- point of its own. They are made floats when the job is traced.
 function operators.MatMulNBits(node)
-  local rows, columns_, bits = node:int("N"), node:int("K"), node:int("bits", 4)
-  local size = node:need(node:int("block_size"), "block_size")
+  local function size_of(name)
+    local size = node:need(node:int(name), name)
+    if size < 1 then node:fail(("%s is %g, wanted 1 or more"):format(name, size), "out_of_range") end
+    return size
+  end
+  local rows, columns_, size, bits = size_of("N"), size_of("K"), size_of("block_size"), node:int("bits", 4)
   node:ignore("accuracy_level")
   if bits ~= 4 and bits ~= 8 then node:fail("bits = " .. bits .. " is not supported, only 4 and 8") end
   if node:optional(5) then node:fail("an order of columns, g_idx, is not supported") end
