@@ -85,8 +85,9 @@ void push_value(lua_State* L, const OnnxValue& value) {
 }
 
 void push_initializer(lua_State* L, const OnnxInitializer& initializer) {
-  lua_createtable(L, 0, 2);
+  lua_createtable(L, 0, 3);
   set_string(L, "name", initializer.name);
+  if (initializer.narrow) set_string(L, "narrow", initializer.narrow);
   push_array(L) = initializer.value;
   lua_setfield(L, -2, "value");
 }

@@ -17,10 +17,13 @@
 
 namespace moonflow {
 
-// What ONNX calls the type of an element, and the dtype that is read as; bool is int8, as everywhere here.
+// What ONNX calls the type of an element, and the dtype that is read as; bool is int8, as everywhere here. An
+// initializer may also be of a type of so many `bits` that a wider dtype has all numbers of.
 struct OnnxElementType {
   const char* name;
   std::optional<DType> dtype;
+  std::optional<DType> wider = {};
+  int bits = 0;
 };
 constexpr int kOnnxElementTypes = 29;
 // By the number that a file has for it, below kOnnxElementTypes.
@@ -55,6 +58,7 @@ struct OnnxValue {
 struct OnnxInitializer {
   std::string name;
   Tensor value;
+  const char* narrow = nullptr;  // what ONNX calls its type, where the value is of a wider one
 };
 
 // One that lies in a node uses values of the graphs around it too.

@@ -192,10 +192,59 @@ Tensor read_data_file(const WireReader& reader, const std::string& what, const E
   return reading.data_file(name, external.offset, type);
 }
 
+// Widens whole numbers that lie in bytes, the lower half of a byte first.
+void widen(const uint8_t* from, const OnnxElementType& element, const Tensor& to) {
+  const bool is_signed = element.name[0] == 'i';
+  visit(to.dtype(), [&](auto like) {
+    using T = decltype(like);
+    for (int64_t i = 0; i < to.count(); ++i) {
+      const int bits = element.bits == 16 ? from[2 * i] | from[2 * i + 1] << 8 : from[i / 2] >> (i % 2 * 4) & 15;
+      const bool is_below = is_signed && bits >> (element.bits - 1) != 0;
+      to.data<T>()[i] = static_cast<T>(is_below ? bits - (1 << element.bits) : bits);
+    }
+  });
+}
+
+// An initializer of numbers that are narrower here than any dtype. One by one they lie in a field of 32 bits each, but
+// two halves of a byte in one.
+OnnxInitializer read_narrow(const WireReader& reader, const TensorHead& head, const std::string& what,
+                            const Reading& reading) {
+  const OnnxElementType& element = onnx_element_type(static_cast<int>(head.element));
+  const TensorType type{*element.wider, head.shape};
+  check_size(type);
+  const int64_t bytes = type.count() / 8 * element.bits + (type.count() % 8 * element.bits + 7) / 8;
+  const bool is_raw = head.data == tensor::Raw;
+  if (head.data != 0 && !is_raw && head.data != tensor::Int32s)
+    reader.damaged(text(what, " is of ", element.name, ", its elements are of another type"));
+  const std::string_view raw = is_raw ? raw_data(reader) : std::string_view();
+  if (is_raw && raw.size() != static_cast<size_t>(bytes))
+    reader.damaged(text(what, " of ", element.name, " takes ", bytes, " bytes; it has ", raw.size()));
+  if (!is_raw && !head.is_external && bytes > 2 * static_cast<int64_t>(reader.left()))
+    reader.damaged(text(what, " is ", type, ", more than the file has"));
+
+  OnnxInitializer read{head.name, Tensor::allocate(type, reading.memory), element.name};
+  if (is_raw) {
+    widen(reinterpret_cast<const uint8_t*>(raw.data()), element, read.value);
+  } else if (head.is_external) {
+    const Tensor packed = read_data_file(reader, what, head.external, {DType::UInt8, Shape({bytes})}, reading);
+    widen(packed.data<uint8_t>(), element, read.value);
+  } else if (element.bits < 8) {
+    const Tensor packed = Tensor::allocate({DType::UInt8, Shape({bytes})}, reading.memory);
+    read_elements(reader, head.data, packed, what);
+    widen(packed.data<uint8_t>(), element, read.value);
+  } else {
+    read_elements(reader, head.data, read.value, what);
+  }
+  return read;
+}
+
 // `owner` names the attribute that it is the value of, if it is one's.
 OnnxInitializer read_tensor(const WireReader& reader, const Reading& reading, const std::string& owner = {}) {
   const TensorHead head = read_tensor_head(reader);
   const std::string what = owner.empty() ? "tensor " + shown(head.name) : owner;
+  const bool is_known = head.element >= 0 && head.element < kOnnxElementTypes;
+  if (owner.empty() && is_known && onnx_element_type(static_cast<int>(head.element)).wider)
+    return read_narrow(reader, head, what, reading);
   const TensorType type{dtype_of(head.element, what), head.shape};
   check_size(type);
   if (head.is_external) return {head.name, read_data_file(reader, what, head.external, type, reading)};

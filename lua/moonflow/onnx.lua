@@ -163,6 +163,11 @@ local function check_options(given, signature)
   if given.name == "" then signature:fail(": argument 2 ('name') must not be empty") end
 end
 
+-- Notes which arrays are of a type of the file that is narrower than their dtype.
+local function note_narrow(narrow, initializers)
+  for _, entry in ipairs(initializers or {}) do narrow[entry.value] = entry.narrow end
+end
+
 local function model_of(file, given, signature)
   local nodes, wanted = require("moonflow.onnx.part").cut(file, given, signature)
   local where = ("%s: %s"):format(signature.where, given.file)
@@ -170,12 +175,16 @@ local function model_of(file, given, signature)
   check_operators(where, file, nodes)
   gather_weights(file, nodes)
   local weights, variables = weights_of(file, wanted, nodes, given)
-  local constants = {}
+  local constants, narrow = {}, {}
+  note_narrow(narrow, file.initializers)
   for _, entry in ipairs(file.initializers) do constants[entry.name] = entry.value end
+  each_node(nodes, function(raw)
+    for _, attribute in pairs(raw.attributes) do note_narrow(narrow, attribute.g and attribute.g.initializers) end
+  end)
   return setmetatable({
     path = given.path, file = given.file, name = given.name, opset = file.opset, producer = file.producer,
     inputs = file.inputs, outputs = file.outputs, variables = variables,
-    _nodes = nodes, _wanted = wanted, _weights = weights, _constants = constants,
+    _nodes = nodes, _wanted = wanted, _weights = weights, _constants = constants, _narrow = narrow,
   }, Model)
 end
 
@@ -562,6 +571,7 @@ function Model:__call(...)
   local reading = setmetatable({
     widens = on_cpu, in_bytes = on_cpu and t.type == "predict" and core.multiplies_bytes(),
     model = self, file = self.file, opset = self.opset, trace = t, wanted = self._wanted, constants = {}, floats = {},
+    narrow = self._narrow,
     dequantized = {}, layers_in_bytes = {},
   }, Reading)
   -- What is called twice has its ops numbered, as layers that share their variables.

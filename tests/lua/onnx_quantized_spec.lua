@@ -33,6 +33,41 @@ describe("quantised models", function()
     same({ 8, 10, 10, 12, 255 }, whole_numbers(10, "uint8"))
   end)
 
+  -- A file in which x is quantised about a zero point of a type that models.write cannot write, and dequantised.
+  local function narrow_file(kind, bytes)
+    local function message(number, body)
+      local size = #body < 128 and string.char(#body) or string.char(128 + #body % 128, math.floor(#body / 128))
+      return string.char(number * 8 + 2) .. size .. body
+    end
+    local function whole(number, value) return string.char(number * 8, value) end
+    local function named(name, shape)
+      return message(1, name) .. message(2, message(1, whole(1, 1) .. message(2, shape)))
+    end
+    local function quantizer(op, x, y)
+      return message(1, message(1, x) .. message(1, "scale") .. message(1, "zero") .. message(2, y) .. message(4, op))
+    end
+    local scale = whole(2, 1) .. message(8, "scale") .. message(9, "\0\0\0\63")  -- 0.5
+    local zero = whole(2, kind) .. message(8, "zero") .. message(9, bytes)
+    return whole(1, 9) .. message(8, whole(2, 21)) .. message(7, quantizer("QuantizeLinear", "x", "q")
+      .. quantizer("DequantizeLinear", "q", "y") .. message(5, scale) .. message(5, zero)
+      .. message(11, named("x", message(1, whole(1, 4)))) .. message(12, named("y", message(1, whole(1, 4)))))
+  end
+
+  it("stay in the range of 16 bits, and of 4", function()
+    local function given(kind, bytes)
+      flow.clear_default_session()
+      local model = flow.onnx.load_memory(narrow_file(kind, bytes))
+      return job_of(model, { 4 })(floats { -1e6, -0.3, 1.2, 1e6 })
+    end
+    same({ -16384.5, -0.5, 1, 16383 }, given(5, "\1\0"))
+    same({ -16383.5, -0.5, 1, 16384 }, given(5, "\255\255"))  -- -1
+    same({ 0, 0, 1, 32767.5 }, given(4, "\0\0"))
+    same({ -32767.5, -0.5, 0, 0 }, given(4, "\255\255"))
+    same({ -3.5, -0.5, 1, 4 }, given(22, "\15"))  -- -1
+    same({ -0.5, -0.5, 1, 7 }, given(21, "\1"))
+    raises("tensor 'zero' of int16 takes 2 bytes; it has 1", function() given(5, "\1") end)
+  end)
+
   it("are refused where they are not to stay in range", function()
     raises("saturate = 0 is not supported, only 1", function()
       result_of(floats { 1000 }, {

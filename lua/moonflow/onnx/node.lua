@@ -27,8 +27,9 @@ end
 --- @param reading table   of the whole model, of which are used: file (its name), opset, trace, constants (a table),
 ---                        widens (is float16 float32 in it?), in_bytes (may layers compute in bytes?), floats (a
 ---                        table, from whole numbers to the floats they were rounded to), dequantized (a table, from
----                        floats to the whole numbers, scale and zero point that they come of), layers_in_bytes (a
----                        table, of onnx/in_bytes), value(name), constant(name), inner(graph, values),
+---                        floats to the whole numbers, scale and zero point that they come of), narrow (a table, from
+---                        arrays of the file to the name of their type where no dtype is so narrow), layers_in_bytes
+---                        (a table, of onnx/in_bytes), value(name), constant(name), inner(graph, values),
 ---                        inputs_behind(name), readers(name)
 local function new(raw, reading)
   local name = raw.name ~= "" and raw.name or raw.outputs[1] or ""
@@ -217,6 +218,12 @@ function Node:outputs_of(name, values)
     self:fail(("%s has %d inputs, wanted %d"):format(name, #graph.inputs, #values), "invalid_argument")
   end
   return self.reading:inner(graph, values)
+end
+
+--- What ONNX calls the type that an attribute names by its number; nil where it names none.
+function Node:type_name(name)
+  local entry = types.of_number(self:int(name, 0))
+  return entry and entry.name
 end
 
 --- The dtype that an attribute names by ONNX's number, or `default`; and is it a bool?

@@ -44,11 +44,18 @@ end
 -- What is quantised is mostly dequantised at once, which then takes the floats that were rounded: of the whole numbers
 -- nothing is left in the job, and one chain of simple ops between two layers.
 
--- round(places) + zero, halves to the even number, and the nearest there is in this dtype.
-local function settled(node, places, zero, dtype)
+-- Types of fewer bits than the dtype that they are read as.
+local narrow_types = {
+  int16 = { dtype = "int32", least = -32768, most = 32767 }, uint16 = { dtype = "int32", least = 0, most = 65535 },
+  int4 = { dtype = "int8", least = -8, most = 7 }, uint4 = { dtype = "uint8", least = 0, most = 15 },
+}
+
+-- round(places) + zero, halves to the even number, and the nearest there is in this dtype, or in this narrower type.
+local function settled(node, places, zero, dtype, narrow)
+  local range = narrow or { least = dtypes.least[dtype], most = dtypes.most[dtype] }
   places = node:apply("round", { places }, nil, "rounded")
   if zero then places = node:add(places, node:cast(zero, "float32", "zero_wide"), "moved") end
-  local cut = node:apply("clip_by_value", { places }, { min = dtypes.least[dtype], max = dtypes.most[dtype] }, "cut")
+  local cut = node:apply("clip_by_value", { places }, { min = range.least, max = range.most }, "cut")
   local settled_places = node:apply("cast", { cut }, { dtype = dtype })
   node.reading.floats[settled_places] = cut
   return settled_places
@@ -69,15 +76,17 @@ function operators.QuantizeLinear(node)
   node:ignore("precision", "axis", "block_size")
   node:expect("saturate", "i", 1)
   local x, scale, zero = node:input(1), node:input(2), node:optional(3)
-  local dtype = zero and zero.dtype or node:dtype("output_dtype", "uint8")
+  local narrow = narrow_types[zero and node.reading.narrow[zero] or not zero and node:type_name("output_dtype")]
+  if zero then node:ignore("output_dtype") end
+  local dtype = zero and zero.dtype or narrow and narrow.dtype or node:dtype("output_dtype", "uint8")
   if not is_quantized[dtype] then node:fail("it gives " .. dtype .. ", only int8, uint8 and int32 are supported") end
-  local bytes = scale.shape:count() == 1
+  local bytes = scale.shape:count() == 1 and not narrow
     and in_bytes.bytes(node, 1, single(node, scale, "scale"), in_bytes.about(node, zero, dtype))
   if bytes then return bytes end
   x = node:cast(x, "float32", "x")
   local places = node:apply("divide", { x, aligned(node, x, node:cast(scale, "float32", "scale_wide"), "scale") }, nil,
     "places")
-  return settled(node, places, zero and aligned(node, x, zero, "zero_point"), dtype)
+  return settled(node, places, zero and aligned(node, x, zero, "zero_point"), dtype, narrow)
 end
 
 -- (x - zero_point) * scale
@@ -451,6 +460,9 @@ function own.DynamicQuantizeLSTM(node)
   values[2], values[3] = weight(2, 9, "weight"), weight(3, 11, "recurrence")
   return onnx_recurrent.LSTM(node:taking(values))
 end
+
+-- Of types that ONNX itself had not before opset 21.
+own.QuantizeLinear, own.DequantizeLinear = operators.QuantizeLinear, operators.DequantizeLinear
 
 for name, apply in pairs(own) do operators["com.microsoft." .. name] = apply end
 
