@@ -34,6 +34,13 @@ local function counted(...)
 end
 
 describe("rarer operators", function()
+  it("have no sign of what is no number", function()
+    local signs = given("Sign", floats { -2, 0, 3, 0 / 0, -math.huge })
+    same({ -1, 0, 1, 0, -1 }, np.nan_to_num(signs))
+    same({ 0, 0, 0, 1, 0 }, np.isnan(signs))
+    same({ -1, 0, 1 }, given("Sign", whole { -2, 0, 3 }))
+  end)
+
   it("resize to no size that is a mistake or an attack", function()
     local x, all = counted(1, 1, 2, 3), floats { 0, 0, 0, 0, 1, 1, 1, 1 }
     for _, mode in ipairs { "nearest", "linear", "cubic" } do

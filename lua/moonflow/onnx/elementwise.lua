@@ -14,7 +14,7 @@ local unary = {
   Abs = "abs", Acos = "acos", Acosh = "acosh", Asin = "asin", Asinh = "asinh", Atan = "atan", Atanh = "atanh",
   Ceil = "ceil", Cos = "cos", Cosh = "cosh", Erf = "erf", Exp = "exp", Floor = "floor", HardSwish = "hardswish",
   Log = "log", Mish = "mish", Neg = "negative", Not = "logical_not", Reciprocal = "reciprocal", Relu = "relu",
-  Round = "round", Sigmoid = "sigmoid", Sign = "sign", Sin = "sin", Sinh = "sinh", Softplus = "softplus",
+  Round = "round", Sigmoid = "sigmoid", Sin = "sin", Sinh = "sinh", Softplus = "softplus",
   Sqrt = "sqrt", Tan = "tan", Tanh = "tanh",
 }
 for name, op in pairs(unary) do
@@ -22,6 +22,14 @@ for name, op in pairs(unary) do
 end
 
 function operators.Identity(node) return node:need(node:any(1), "input 1") end
+
+-- Of NaN it is NaN, as for ONNX Runtime; that of our own op is 0, as PyTorch's.
+function operators.Sign(node)
+  local x = node:input(1)
+  if not node.is_floating(x) then return node:apply("sign", { x }) end
+  local is_number = node:apply("equal", { x, x }, nil, "is_number")
+  return node:apply("where", { is_number, node:apply("sign", { x }, nil, "sign"), x })
+end
 
 -- A model is read as it predicts.
 function operators.Dropout(node)
