@@ -380,8 +380,16 @@ describe("operators", function()
       attributes = { activations = named("ThresholdedRelu", "LeakyRelu"), activation_alpha = { floats = { 1, 0.5 } } },
     })
     assert.near(tanh(0.75), last({ clip = { f = 0.75 } }):item(), 1e-6)
-    raises("activation Affine is not supported, only Elu, HardSigmoid,", function()
-      last { activations = named "Affine" }
+    local two, half = { floats = { 2 } }, { floats = { 0.5 } }
+    local affine, scaled = named "Affine", named "ScaledTanh"
+    same({ { { 7.5 } } }, last { activations = affine, activation_alpha = two, activation_beta = half })
+    assert.near(2 * tanh(0.5 * (2 + 2 * tanh(0.25))),
+      last({ activations = scaled, activation_alpha = two, activation_beta = half }):item(), 1e-6)
+    raises("activation Affine wants an activation_alpha and an activation_beta", function()
+      last { activations = affine, activation_alpha = two }
+    end)
+    raises("activation Sine is not supported, only Affine, Elu, HardSigmoid,", function()
+      last { activations = named "Sine" }
     end)
   end)
 

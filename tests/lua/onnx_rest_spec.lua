@@ -41,6 +41,16 @@ describe("rarer operators", function()
     same({ -1, 0, 1 }, given("Sign", whole { -2, 0, 3 }))
   end)
 
+  it("keep in a cell what is not written, where the gates are one", function()
+    local w = np.zeros({ 1, 4, 1 }):astype("float32")
+    local y = result_of(floats { { { 0.5 } } }, {
+      weights = { w = w + 1, r = w, c = floats { { { 2 } } } },
+      nodes = { node("LSTM", { "x", "w", "r", "", "", "", "c" }, { "y" }, { input_forget = { i = 1 } }) },
+    })
+    local gate, new = 1 / (1 + math.exp(-0.5)), np.tanh(np.array(0.5)):item()
+    near({ { { { gate * np.tanh(np.array(gate * new + (1 - gate) * 2)):item() } } } }, y)
+  end)
+
   it("resize to no size that is a mistake or an attack", function()
     local x, all = counted(1, 1, 2, 3), floats { 0, 0, 0, 0, 1, 1, 1, 1 }
     for _, mode in ipairs { "nearest", "linear", "cubic" } do

@@ -27,7 +27,21 @@ end
 
 -- The activations there are, and how many of alpha and beta each has.
 local parameter_counts = { Sigmoid = 0, Tanh = 0, Relu = 0, Softplus = 0, Softsign = 0, Elu = 1, LeakyRelu = 1,
-                           ThresholdedRelu = 1, HardSigmoid = 2 }
+                           ThresholdedRelu = 1, HardSigmoid = 2, Affine = 2, ScaledTanh = 2 }
+
+-- Those that are no operators; alpha and beta have no defaults.
+local formulas = {}
+
+-- alpha * x + beta
+function formulas.Affine(node, x, alpha, beta, word)
+  return node:add(node:multiply(x, alpha, word .. "_scaled"), beta, word)
+end
+
+-- alpha * tanh(beta * x)
+function formulas.ScaledTanh(node, x, alpha, beta, word)
+  local inner = node:multiply(x, beta, word .. "_inner")
+  return node:multiply(node:apply("tanh", { inner }, nil, word .. "_tanh"), alpha, word)
+end
 
 -- For each direction its activations, fn(sums, word): those of the node, or the usual ones. Sums of gates are cut to
 -- clip before; an LSTM's cell is not, as ONNX Runtime has it.
@@ -49,11 +63,15 @@ local function activations(node, usual, directions)
           table.concat(arguments.sorted_keys(parameter_counts), ", ")))
       end
       local parameters = { alpha = count > 0 and next_of(alphas) or nil, beta = count > 1 and next_of(betas) or nil }
+      if formulas[name] and not (parameters.alpha and parameters.beta) then
+        node:fail(("activation %s wants an activation_alpha and an activation_beta"):format(name), "invalid_argument")
+      end
       all[d][k] = function(x, word)
         if clip and k < 3 then
           x = node:apply("clip_by_value", { x }, { min = -clip, max = clip }, word .. "_cut")
         end
         if count == 0 and name ~= "Softsign" then return node:apply(name:lower(), { x }, nil, word) end
+        if formulas[name] then return formulas[name](node, x, parameters.alpha.f, parameters.beta.f, word) end
         return onnx_elementwise[name](node:taking({ x }, parameters))
       end
     end
@@ -191,8 +209,9 @@ function operators.GRU(node)
 end
 
 -- The gates are input, output, forget and cell. With peepholes the cell opens them too: as it was, but for the output.
+-- With input_forget = 1 what is not written is what is kept.
 function operators.LSTM(node)
-  node:expect("input_forget", "i", 0)
+  local is_coupled = node:int("input_forget", 0) ~= 0
   return recurrent(node, 4, 2, { "Sigmoid", "Tanh", "Tanh" }, function(inputs, weights, states, size, bend)
     local back = layer(node, states[1], weights.recurrence, weights.bias, "back")
     local gates = node:add(inputs, back, "gates")
@@ -205,9 +224,11 @@ function operators.LSTM(node)
       return bend[1](sums, word)
     end
     local before = states[2]
-    local new = node:multiply(open(0, "input", before), bend[2](gate(node, gates, 3, size, "cell_gate"), "new"),
-      "written")
-    local cell = node:add(node:multiply(open(2, "forget", before), before, "kept"), new, "cell")
+    local input = open(0, "input", before)
+    local forget = is_coupled and node:apply("subtract", { node:filled(1, input.dtype), input }, nil, "forget")
+      or open(2, "forget", before)
+    local new = node:multiply(input, bend[2](gate(node, gates, 3, size, "cell_gate"), "new"), "written")
+    local cell = node:add(node:multiply(forget, before, "kept"), new, "cell")
     return { node:multiply(open(1, "output", cell), bend[3](cell, "shown"), "state"), cell }
   end)
 end
