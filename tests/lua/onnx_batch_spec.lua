@@ -91,6 +91,10 @@ describe("a job that is written for any batch", function()
     end, "int32")
   end)
 
+  it("counts its rows in floats", function()
+    is_free({ 3 }, function(x) return x + flow.reshape(flow.range(1, 2 * x.shape[0], 2), { -1, 1 }) end)
+  end)
+
   it("has a batch where the placeholder says", function()
     local job = flow.global_function {
       inputs = { x = Placeholder({ 3, 4 }, { batch_axis = -1 }), scale = Placeholder({ 3 }, { batch_axis = false }) },

@@ -507,8 +507,12 @@ function ops.zeros_like(w) return filled(w, 0) end
 function ops.range(w)
   local attrs, dtype = w.attrs, w.attrs.dtype
   local is_whole = attrs.start % 1 == 0 and attrs.stop % 1 == 0 and attrs.step % 1 == 0
-  if is_whole and (dtype == "int64" or dtype == "int32") then
-    return w:emit("Range", { w:number(attrs.start, dtype), w:number(attrs.stop, dtype), w:number(attrs.step, dtype) })
+  local function of_whole(as, word)
+    return w:emit("Range", { w:number(attrs.start, as), w:number(attrs.stop, as), w:number(attrs.step, as) }, nil, word)
+  end
+  if is_whole and (dtype == "int64" or dtype == "int32") then return of_whole(dtype) end
+  if is_whole and (dtype == "float32" or dtype == "float64") then  -- whole, so that its end may follow from a batch
+    return w:emit("Cast", { of_whole("int64", "whole") }, { to = types.attribute(dtype) })
   end
   return w:array((ndarray.evaluate("range", {}, w.attrs)), "range")
 end
