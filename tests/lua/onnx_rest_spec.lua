@@ -51,6 +51,14 @@ describe("rarer operators", function()
     near({ { { { gate * np.tanh(np.array(gate * new + (1 - gate) * 2)):item() } } } }, y)
   end)
 
+  it("cut and fill up about the middle", function()
+    local x = counted(2, 5)
+    same({ { 0, 0 }, { 2, 3 }, { 7, 8 }, { 0, 0 }, { 0, 0 } }, given("CenterCropPad", x, {}, { whole { 5, 2 } }))
+    same({ { 0, 1, 2, 3, 4, 5, 0, 0 }, { 0, 6, 7, 8, 9, 10, 0, 0 } },
+      given("CenterCropPad", x, { axes = { ints = { -1 } } }, { whole { 8 } }))
+    raises("1 sizes for 2 axes", function() given("CenterCropPad", x, {}, { whole { 8 } }) end)
+  end)
+
   it("resize to no size that is a mistake or an attack", function()
     local x, all = counted(1, 1, 2, 3), floats { 0, 0, 0, 0, 1, 1, 1, 1 }
     for _, mode in ipairs { "nearest", "linear", "cubic" } do

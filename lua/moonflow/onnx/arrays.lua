@@ -384,4 +384,25 @@ function operators.Pad(node)
   return x
 end
 
+-- Cut or filled up with zeros about its middle; what is left over of an odd number is at the end.
+function operators.CenterCropPad(node)
+  local x, sizes, axes = node:input(1), node:need(node:numbers(2), "shape"), node:ints("axes")
+  local rank = #x.shape
+  if #sizes ~= (axes and #axes or rank) then
+    node:fail(("%d sizes for %d axes"):format(#sizes, axes and #axes or rank), "shape_mismatch")
+  end
+  local before, after, paddings = {}, {}, {}
+  for i = 1, rank do before[i], after[i] = 0, 0 end
+  for i, size in ipairs(sizes) do
+    local axis = node:axis_of(axes and axes[i] or i - 1, rank)
+    local more = size - x.shape[axis]
+    if size < 0 then node:fail(("axis %d would have size %g"):format(axis, size), "shape_mismatch") end
+    local first = more < 0 and math.ceil(more / 2) or math.floor(more / 2)
+    before[axis + 1], after[axis + 1] = first, more - first
+  end
+  x = cropped(node, x, before, after)
+  for i = 1, rank do paddings[2 * i - 1], paddings[2 * i] = math.max(0, before[i]), math.max(0, after[i]) end
+  return node:apply("pad", { x }, { paddings = paddings })
+end
+
 return operators
