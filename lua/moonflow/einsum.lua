@@ -418,7 +418,7 @@ local function einsum_of_arrays(...)
     values = { unpack(given.a) }
   end
   local has_array = false
-  for _, value in ipairs(values) do has_array = has_array or ndarray.is_array(value) end
+  for _, value in ipairs(values) do has_array = has_array or ndarray.holds_arrays(value) end
   for i, value in ipairs(has_array and {} or values) do values[i] = ndarray.exact(value, "np.einsum") end
   local result = evaluated(given.equation, (ndarray.alike(values, "np.einsum")), array_signature)
   if result.rank == 0 then return result:item() end

@@ -61,12 +61,19 @@ local function made_for(x, dtype)
   return core.array(x, "float64")
 end
 
+-- Is it a (nested) Lua table of arrays? The first of all says so.
+local function holds_arrays(x)
+  while type(x) == "table" do x = rawget(x, 1) end
+  return is_array(x)
+end
+
 --- An ndarray of `x`: itself, or one made of a number or a (nested) Lua table, float32 where no `dtype` is said. With
---- one it is made for an array of that dtype.
+--- one it is made for an array of that dtype. Arrays in a table keep theirs.
 function ndarray.as_array(x, what, dtype)
   if is_array(x) then return x end
   local kind = arguments.kind(x)
   if kind == "number" then return made_for(x, dtype) end
+  if kind == "table" and holds_arrays(x) then return (evaluate("stack", ndarray.alike(x, what), { axis = 0 }, what)) end
   if kind == "table" and not arguments.folder(x) then return errors.blaming(what, made_for, x, dtype) end
   local got = arguments.describe(x)
   return fail("invalid_argument", what .. " wants an ndarray, a table or a number, got " .. got
@@ -75,9 +82,12 @@ function ndarray.as_array(x, what, dtype)
       or got:find("LL$") and "; np.array({ " .. got .. " }, flow.int64) is an array" or ""))
 end
 local as_array = ndarray.as_array
+ndarray.holds_arrays = holds_arrays
 
 --- Both as arrays, of dtypes of their own: a number or a table is made for the array that it meets.
 function ndarray.both(a, b, what)
+  if holds_arrays(a) then a = as_array(a, what) end
+  if holds_arrays(b) then b = as_array(b, what) end
   return as_array(a, what, is_array(b) and b.dtype), as_array(b, what, is_array(a) and a.dtype)
 end
 local both = ndarray.both
@@ -86,16 +96,17 @@ local both = ndarray.both
 --- that differ are taken as one.
 function ndarray.exact(x, what) return as_array(x, what, "float64") end
 
---- Both of such, where a number or a table that meets an array is made for that.
+--- Both, where a number or a table that meets an array is made for that.
 function ndarray.both_exact(a, b, what)
+  if holds_arrays(a) or holds_arrays(b) then return ndarray.both(a, b, what) end
   return as_array(a, what, is_array(b) and b.dtype or "float64"),
     as_array(b, what, is_array(a) and a.dtype or "float64")
 end
 
---- What has come of `x`, and of `y` where there is one: an array of float64 that was computed of tables and numbers
---- alone becomes float32, as np.array makes it of a table.
+--- What has come of `x`, and of `y` where there is one: an array of float64 that was computed of tables of numbers and
+--- numbers alone becomes float32, as np.array makes it of a table.
 function ndarray.as_made(result, x, y)
-  if is_array(x) or is_array(y) or not is_array(result) or result.dtype ~= "float64" then return result end
+  if not is_array(result) or result.dtype ~= "float64" or holds_arrays(x) or holds_arrays(y) then return result end
   return cast(result, "float32")
 end
 
@@ -437,7 +448,7 @@ end
 
 --- Indices (ndarray, table or number) into an axis of this size, as the array that ops take: from 0, integers.
 function ndarray.places(indices, size, called)
-  if type(indices) == "number" or type(indices) == "table" then
+  if type(indices) == "number" or type(indices) == "table" and not holds_arrays(indices) then
     indices = errors.blaming(called, core.array, indices, "int64", type(indices) == "number" and {} or nil)
   end
   indices = as_array(indices, called)

@@ -107,6 +107,7 @@ return function(ndarray)
   --- A value for a place, as an array of this dtype. What would be lost is refused, as it is of a single number.
   function ndarray.value_for(value, dtype, called)
     if type(value) == "number" then return core.array(value, dtype, {}) end
+    if ndarray.holds_arrays(value) then value = ndarray.as_array(value, called) end
     if type(value) == "table" and not getmetatable(value) then return core.array(value, dtype) end
     if not is_array(value) then
       fail("invalid_argument", called .. ": the value must be a number, a table or an ndarray, got "
@@ -154,7 +155,8 @@ return function(ndarray)
     own(a, "set")
     local given, count = { ... }, select("#", ...)
     local place, row = given[1], given[2]
-    if count == 2 and type(place) == "number" and type(row) == "table" and not getmetatable(row) then
+    if count == 2 and type(place) == "number" and type(row) == "table" and not getmetatable(row)
+        and not ndarray.holds_arrays(row) then
       a[place] = core.array(row, a.dtype)  -- which comes back here where it has to be repeated
       return
     end

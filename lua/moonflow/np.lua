@@ -34,8 +34,8 @@ local array_signature = signature("np.array", { { "source", "any" }, { "dtype", 
 function np.array(source, ...)
   local dtype = array_signature:parse(source, ...).dtype
   if is_array(source) then return source:astype(dtype or source.dtype) end
-  if type(source) == "table" and is_array(source[1]) then
-    local stacked = np.stack(source)
+  if ndarray.holds_arrays(source) then
+    local stacked = as_array(source, "np.array")
     return dtype and cast(stacked, dtype) or stacked
   end
   if type(source) == "cdata" and not tonumber(source) then

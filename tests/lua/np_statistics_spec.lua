@@ -19,6 +19,42 @@ describe("what was compared by ==", function()
   end)
 end)
 
+describe("a table of arrays", function()
+  local losses = { np.array(1), np.array(2), np.array(6) }  -- as jobs give them
+
+  it("is taken where a table of numbers is", function()
+    assert.equal(3, np.mean(losses))
+    assert.equal(6, np.max(losses))
+    assert.equal(2, np.median(losses))
+    assert.equal(41, np.dot(losses, losses))
+    assert.near(np.std { 1, 2, 6 }, np.std(losses), 1e-6)  -- the rounding of float32
+    same({ 2, 3, 7 }, np.array(1) + losses)
+    same({ 2, 2, 6 }, np.maximum(losses, 2))
+    same({ 2, 3 }, np.mean({ np.array { 1, 2 }, np.array { 3, 4 } }, 0))
+    same({ 4, 6 }, np.sum({ { losses[1], losses[2] }, { np.array(3), np.array(4) } }, 0))
+    local a = np.zeros { 2, 3 }
+    a[0] = losses
+    a:set("1, :", losses)
+    same({ { 1, 2, 6 }, { 1, 2, 6 } }, a)
+    same({ { 1, 2, 6 } }, a:take({ np.array(1, "int64") }, 0))
+  end)
+
+  it("has the dtype that np.array gives it", function()
+    local large = np.array({ 2 ^ 40 + 1, 2 }, "int64")
+    checks.same(np.max({ large, large }, 0), "int64", { 2 ^ 40 + 1, 2 })
+    checks.same(np.multiply({ large, large }, 1), "int64", { { 2 ^ 40 + 1, 2 }, { 2 ^ 40 + 1, 2 } })
+    assert.equal("float64", np.exp({ np.array({ 1 }, "float64") }).dtype)
+    assert.equal("float64", np.mean({ np.array({ 1 }, "float64") }, 0).dtype)
+    assert.equal("float32", np.mean({ np.array { 1 } }, 0).dtype)
+    checks.same(np.gcd({ np.array(4, "int64") }, 6), "int64", { 2 })
+  end)
+
+  it("has arrays of one shape", function()
+    raises("shape_mismatch", "np.mean: inputs[0] is (1), inputs[1] is (2)", np.mean,
+      { np.array { 1 }, np.array { 1, 2 } })
+  end)
+end)
+
 describe("a weighted mean", function()
   local a = np.array { { 1, 2, 3 }, { 4, 5, 9 } }
 

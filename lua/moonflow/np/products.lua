@@ -36,7 +36,7 @@ local function of_two(a, b, called, compute)
     a, b = ndarray.both(a, b, called)
     return compute(a, b, called)
   end
-  return ndarray.as_made(compute(ndarray.exact(a, called), ndarray.exact(b, called), called))
+  return ndarray.as_made(compute(ndarray.exact(a, called), ndarray.exact(b, called), called), a, b)
 end
 
 -- The products of matrices, where an array of one axis on the left is a row and on the right a column that the result

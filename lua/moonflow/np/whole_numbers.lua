@@ -27,7 +27,7 @@ local function of_two(name, check)
     local given = two:parse(...)
     local a, b = given.a, given.b
     local is_number = type(a) == "number" and type(b) == "number"
-    if not ndarray.is_array(a) and not ndarray.is_array(b) then
+    if not ndarray.holds_arrays(a) and not ndarray.holds_arrays(b) then
       a = errors.blaming(called, core.array, a, "int64", type(a) == "number" and {} or nil)
     end
     a, b = ndarray.both(a, b, called)
