@@ -211,7 +211,8 @@ function Blob.__unm(a) return unary("negative", a, "operator '-'") end
 -- Lua turns what these give into true or false, so they cannot build a graph.
 local function no_order()
   errors.raise("wrong_state", "'<' and '<=' cannot compare graph values, they have no data yet; "
-    .. "use a:less(b), a:less_equal(b), a:greater(b) or a:greater_equal(b), and flow.where to choose by it")
+    .. "use a:less(b), a:less_equal(b), a:greater(b) or a:greater_equal(b), and flow.where to choose by it; `if` "
+    .. "cannot ask for it")
 end
 Blob.__lt, Blob.__le = no_order, no_order
 

@@ -576,7 +576,9 @@ function Model:__call(...)
   }, Reading)
   -- What is called twice has its ops numbered, as layers that share their variables.
   return scope.reuse_variables(function()
-    return within_name(self.name, function() return run(reading, values) end)
+    return within_name(self.name, function()
+      return trace.within(t.composing, self.file, function() return run(reading, values) end)
+    end)
   end)
 end
 

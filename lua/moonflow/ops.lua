@@ -302,7 +302,8 @@ function ops.alias(path, of)
 end
 
 -- What a composed function gives: the errors of its ops name it too.
-local function finish_composed(where, fine, ...)
+local function finish_composed(t, where, fine, ...)
+  t.composing[#t.composing] = nil
   if fine then return ... end
   local problem = ...
   if errors.is_error(problem) and problem.op and problem.op ~= "" then
@@ -319,7 +320,9 @@ local function compose(path, signature, doc, make, other)
     local instead = other and other(...)
     if instead then return instead(...) end
     local t = trace.need(where)
-    return finish_composed(where, pcall(make, signature:parse(...), t, signature))
+    local given = signature:parse(...)
+    t.composing[#t.composing + 1] = where
+    return finish_composed(t, where, pcall(make, given, t, signature))
   end
   ops.document(composed, where, signature, doc)
   place(path, composed)

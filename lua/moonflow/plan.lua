@@ -65,6 +65,27 @@ local function count_ops(graph)
   return count
 end
 
+-- Says so where a comparison that the body makes goes nowhere: Lua has no way to be asked by `if`, and takes the value
+-- as true.
+local function warn_of_conditions(self, t)
+  if #t.truths == 0 then return end
+  local used = {}
+  for _, node in ipairs(t.graph:nodes()) do
+    for _, id in ipairs(node.inputs) do used[id] = true end
+  end
+  for _, handle in ipairs(t.watches) do used[handle.blob.id] = true end
+  for _, handle in ipairs(t.diff_watches) do used[handle.blob.id] = true end
+  for _, result in ipairs(self.results) do used[result.id] = true end
+  for _, truth in ipairs(t.truths) do
+    if not used[truth.id] then
+      session.log_once(("%s: nothing uses '%s', which '%s' gives. A value of a job has no data while the job is "
+        .. "traced, so `if`, `while`, `and`, `or` and `not` take it as true: flow.where chooses by it in a run, and "
+        .. "Lua's own numbers decide before"):format(truth.site, truth.name, truth.op),
+        "condition " .. truth.site)
+    end
+  end
+end
+
 -- In the order in which their values were made; sorting must keep equal ones in the order they were asked for.
 local function graph_order(watches)
   for i, handle in ipairs(watches) do handle.order = i end
@@ -151,6 +172,7 @@ function plan.make(job, leaves)
   self.losses = {}  -- the values that are minimised
   for i, loss in ipairs(t.losses) do self.losses[i] = loss.id end
   add_taps(self, t, gradients, context.leaves)
+  warn_of_conditions(self, t)
 
   compile(self)
   variable.commit(t)

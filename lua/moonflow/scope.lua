@@ -23,15 +23,6 @@ function Placement.__tostring(self)
   return self.device .. " " .. self.ids
 end
 
-local warned = {}
-session.on_close(function() warned = {} end)
-
-local function warn_once(line)
-  if warned[line] then return end
-  warned[line] = true
-  session.log("moonflow: " .. line)
-end
-
 -- The index of the gpu that a placement means, which is opened when first asked for. Where there is none the CPU takes
 -- its place, which is told once, or refused; then it gives nil.
 local function open_gpu(placement)
@@ -39,7 +30,7 @@ local function open_gpu(placement)
   local machine, index = placement.ids:match("^(%d+):(%d+)")
   if tonumber(machine) ~= 0 then errors.raise("out_of_range", what .. ": there is one machine, machine 0") end
   if placement.ids:find("[-,]") then
-    warn_once(what .. " runs on gpu " .. index .. " alone; a job on several devices is not possible yet")
+    session.log_once(what .. " runs on gpu " .. index .. " alone; a job on several devices is not possible yet")
   end
   local there, reason, code = session.handle():open_gpu(tonumber(index))
   if there then return tonumber(index) end
@@ -48,7 +39,7 @@ local function open_gpu(placement)
     errors.raise("unsupported", "placement \"gpu\" cannot be had: " .. reason
       .. " (flow.config.strict_placement(false) lets it run on the CPU)")
   end
-  warn_once("placement \"gpu\" runs on the CPU: " .. reason)
+  session.log_once("placement \"gpu\" runs on the CPU: " .. reason)
 end
 
 --- A placement: a device tag, "cpu" or "gpu", and "machine:device" numbers.

@@ -77,6 +77,17 @@ function session.log(line)
   end
 end
 
+local told = {}  -- what was said, as long as the session lasts
+
+--- Sends a line that is said once.
+--- @param key? string  what it is about, where that may be put in several ways; default: the line
+function session.log_once(line, key)
+  key = key or line
+  if told[key] then return end
+  told[key] = true
+  session.log("moonflow: " .. line)
+end
+
 -- Whoever delivers has something to raise.
 handlers.on_failure(function()
   if handle then handle:announce() end
@@ -495,6 +506,7 @@ local function close()
   handle, next_completion, wait = nil, nil, nil
   calls, stash, stash_first, stash_last, late = {}, {}, 1, 0, {}
   handlers.forget_failures()
+  told = {}
   for _, forget in ipairs(on_close) do forget() end
   collectgarbage()  -- which sees little of how much the plans and variables hold, and would wait for long
 end

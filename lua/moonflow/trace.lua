@@ -41,6 +41,8 @@ function trace.new(graph, about)
     reuses = {},        -- one entry per open scope.reuse_variables
     parts = 0,          -- of scope.recompute
     in_part = false,
+    composing = {},     -- functions of the library under way that are made of ops
+    truths = {},        -- what the body itself compares: { id, op, name, site }
     watch_scopes = {},
     watches = {},       -- watch handles, in the order they were asked for
     diff_watches = {},
@@ -75,6 +77,7 @@ function Trace:leave()
   current = nil
   local source, line = core.leave_lines()
   self.namespaces, self.placements, self.views, self.reuses, self.watch_scopes = {}, {}, {}, {}, {}
+  self.composing = {}
   if source then self.last_site = errors.place(source, line) end
 end
 
@@ -107,7 +110,7 @@ end
 -- What Lua itself refuses to do with a value of a job, and what does it.
 local instead = {
   { "attempt to compare .*table", "; a value of the job is compared by x:greater(y), x:less(y), x:equal(y) and the "
-    .. "like, and chosen by flow.where" },
+    .. "like, and chosen by flow.where; `if` cannot ask for it, as it has no data yet" },
   { "bad argument #%d+ to '[%w_? ]+' %(number expected, got table%)", "; Lua's own functions take no value of the job: "
     .. "flow.math has those that do, such as flow.math.exp" },
 }
@@ -228,9 +231,18 @@ local function place(self, site)
   self.where, self.where_site = where, site or "?"
 end
 
+local gives_truth = {}
+for op in ([[equal not_equal less less_equal greater greater_equal logical_and logical_or logical_not reduce_all
+reduce_any]]):gmatch("%S+") do gives_truth[op] = true end
+
 --- Appends an op and gives its output ids. `inputs` are ids, `false` for a left-out one.
 function Trace:append(op, inputs, attrs, name, site)
   place(self, site)
+  if gives_truth[op] and site and #self.composing == 0 then
+    local id = self.graph:append(op, inputs, attrs or {}, name, site)
+    self.truths[#self.truths + 1] = { id = id, op = op, name = name, site = site }
+    return id
+  end
   return self.graph:append(op, inputs, attrs or {}, name, site or "")
 end
 

@@ -57,6 +57,39 @@ describe("a comparison", function()
       checks.run, { arrays[1] }, function(x) return x + 300 end)
   end)
 
+  it("that nothing uses is told of, once for its line, as `if` takes it as true", function()
+    local lines = {}
+    flow.config.log(function(line) lines[#lines + 1] = line end)
+    finally(function() flow.config.log(nil) end)
+    local x = np.array { 1, 2 }
+    local function chosen(a)
+      for _ = 1, 2 do
+        if flow.math.reduce_any(a:gt(0)) then a = a * 2 end
+      end
+      return a
+    end
+    for _ = 1, 2 do checks.run({ x }, chosen) end
+    assert.equal(1, #lines)
+    assert.truthy(lines[1]:find("^moonflow: .*comparisons_spec.lua:%d+: nothing uses 'ReduceAny_0', which 'reduce_any' "
+      .. "gives. A value of a job has no data while .* flow.where chooses by it"), lines[1])
+    checks.run({ x }, function(a) return flow.where(a:gt(0) and a:lt(2), a, 0) end)
+    assert.equal(2, #lines)
+    assert.truthy(lines[2]:find("nothing uses 'Greater_0'", 1, true), lines[2])
+  end)
+
+  it("that something uses, or that is made within a function of ours, is not told of", function()
+    flow.config.log(function(line) error(line) end)
+    finally(function() flow.config.log(nil) end)
+    checks.run({ np.array { 1, 2 } }, function(a)
+      local v = flow.get_variable("v", { shape = { 2 }, dtype = "int8", trainable = false,
+        initializer = flow.zeros_initializer() })
+      flow.watch(a:gt(3), function() end)
+      flow.assign(v, a:lt(2))
+      local ordered = flow.math.top_k(a, 1)
+      return flow.where(a:ge(1), a, 0) + flow.nn.hardswish(a) + flow.cast(ordered, "float32")
+    end)
+  end)
+
   it("is named by the script's line, which has no other op", function()
     local names = {}
     checks.run({ cases[1][1], cases[1][2] }, function(x, y)

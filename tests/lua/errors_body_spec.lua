@@ -181,7 +181,7 @@ define(3)]])
 
   it("a blob is no number, no function and no data", function()
     golden("'<' and '<=' cannot compare graph values, they have no data yet; use a:less(b), a:less_equal(b), "
-      .. "a:greater(b) or a:greater_equal(b), and flow.where to choose by it", body [[
+      .. "a:greater(b) or a:greater_equal(b), and flow.where to choose by it; `if` cannot ask for it", body [[
   local y = x + 1
 >>  if x < y then return x end]])
     golden("'Add_0' is a graph value with no data, so it has no 'mean'; return it from the job or watch it with "
@@ -563,7 +563,7 @@ describe("a value of a job", function()
     golden("bad argument #1 to 'a function' (number expected, got table)" .. instead, within ">>  return math.exp(x)")
     golden("attempt to compare number with table; a value of the job is compared by x:greater(y), x:less(y), "
       .. "x:equal(y) "
-      .. "and the like, and chosen by flow.where", within [[
+      .. "and the like, and chosen by flow.where; `if` cannot ask for it, as it has no data yet", within [[
 >>  if x > 0 then return x end
   return x]])
   end)
