@@ -63,8 +63,12 @@ const char* advice_for(const char* message) {
   const auto has = [&](const char* part) { return std::strstr(message, part) != nullptr; };
   if (has("attempt to compare userdata with number") || has("attempt to compare number with userdata"))
     return "; elements of an array are compared by x:gt(y), x:ge(y), x:lt(y) and x:le(y), "
+           "all or any of them by x:gt(y):all() and x:gt(y):any(), and an array of one element is a number by x:item()";
+  if (has("(number expected, got userdata)"))
+    return "; Lua's own functions take no array: np.sqrt(x), x:max() and their like do, tostring(x) is its text, "
            "and an array of one element is a number by x:item()";
-  if (has("(number expected, got userdata)")) return "; an array of one element is a number by x:item()";
+  if (has("(table expected, got userdata)"))
+    return "; the rows of an array are gone through by: for i, row in a:rows() do, and a:totable() is a table of it";
   if (has("attempt to index global 'flow' (a nil value)"))
     return "; a file begins with: local flow = require \"moonflow\"";
   return "";

@@ -223,7 +223,8 @@ end
 -- Lua makes one boolean of a comparison, so only whole-array equality (of the C module) can be an operator.
 local function no_order()
   return fail("invalid_argument", "< and <= would give one boolean for two whole arrays; compare their elements with "
-    .. "a:lt(b), a:le(b), a:gt(b) or a:ge(b), and arrays of one element as numbers, by a:item() < b:item()")
+    .. "a:lt(b), a:le(b), a:gt(b) or a:ge(b), all or any of them by a:lt(b):all() and a:lt(b):any(), and arrays of one "
+    .. "element as numbers, by a:item() < b:item()")
 end
 metatable.__lt, metatable.__le = no_order, no_order
 

@@ -178,13 +178,19 @@ describe("the launcher", function()
       local run = process.moonflow({ "-e", "local x = require('moonflow').np.zeros { 2 } print(" .. comparison .. ")" })
       assert.equal(1, run.code)
       assert.truthy(lines(run.err)[1]:find("attempt to compare %a+ with %a+; elements of an array are compared by "
-        .. "x:gt%(y%), x:ge%(y%), x:lt%(y%) and x:le%(y%), and an array of one element is a number by x:item%(%)$"),
-        run.err)
+        .. "x:gt%(y%), x:ge%(y%), x:lt%(y%) and x:le%(y%), all or any of them by x:gt%(y%):all%(%) and "
+        .. "x:gt%(y%):any%(%), and an array of one element is a number by x:item%(%)$"), run.err)
     end
     for _, use in ipairs { "('%.3f'):format(x)", "math.exp(x)" } do
       local run = process.moonflow({ "-e", "local x = require('moonflow').np.zeros {} print(" .. use .. ")" })
-      assert.truthy(lines(run.err)[1]:find("number expected, got userdata); an array of one element is a number by "
+      assert.truthy(lines(run.err)[1]:find("number expected, got userdata); Lua's own functions take no array: "
+        .. "np.sqrt(x), x:max() and their like do, tostring(x) is its text, and an array of one element is a number by "
         .. "x:item()", 1, true), run.err)
+    end
+    for _, use in ipairs { "ipairs(x)", "next(x)", "unpack(x)", "table.concat(x)", "table.sort(x)" } do
+      local run = process.moonflow({ "-e", "local x = require('moonflow').np.zeros { 2 } print(" .. use .. ")" })
+      assert.truthy(lines(run.err)[1]:find("table expected, got userdata); the rows of an array are gone through by: "
+        .. "for i, row in a:rows() do, and a:totable() is a table of it", 1, true), run.err)
     end
     local run = process.moonflow({ "-e", "print(1 < {})" })
     assert.truthy(lines(run.err)[1]:find("attempt to compare number with table$"), run.err)
