@@ -52,7 +52,12 @@ local function function_called(word)
   return require("moonflow.help").in_job(word)
 end
 
+-- What scripts read of a blob lies behind these keys, so that a script which sets it comes to __newindex.
+local held = { shape = "(shape)", dtype = "(dtype)", name = "(name)" }
+
 function Blob.__index(self, key)
+  local at = held[key]
+  if at then return rawget(self, at) end
   local method = methods[key]
   if method then return method end
   if key == "logical_blob_name" or key == "unique_name" then
@@ -84,7 +89,15 @@ function Blob.__index(self, key)
   return nil
 end
 
+local changed = {
+  shape = "flow.reshape(x, shape) is it in another shape", dtype = "flow.cast(x, dtype) is it in another dtype",
+  name = "flow.identity(x, { name = name }) is it under another name",
+}
+
 function Blob.__newindex(self, key)
+  if changed[key] then
+    errors.raise("wrong_state", "'" .. self.name .. "' is a graph value, whose " .. key .. " stays; " .. changed[key])
+  end
   errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so nothing can be put at "
     .. (type(key) == "number" and "place " .. key or arguments.describe(key))
     .. "; flow.where, flow.stack, flow.concat and flow.tensor_scatter_nd_update make a new value")
@@ -97,7 +110,8 @@ end
 --- @param site string  "file:line" where it was made
 function blob.new(t, id, name, site)
   local dtype, shape = t.graph:type(id)
-  local self = setmetatable({ trace = t, id = id, name = name, site = site, dtype = dtype, shape = shape }, Blob)
+  local self = setmetatable({ trace = t, id = id, site = site,
+                              ["(name)"] = name, ["(dtype)"] = dtype, ["(shape)"] = shape }, Blob)
   for _, scope in ipairs(t.watch_scopes) do scope:note(self) end
   return self
 end

@@ -553,6 +553,10 @@ describe("a value of a job", function()
       .. "flow.concat and "
       .. "flow.tensor_scatter_nd_update make a new value", within ">>x[0] = 1")
     golden_start("'x' is a graph value with no data, so nothing can be put at 'rate'; ", within ">>x.rate = 3")
+    golden("'x' is a graph value, whose shape stays; flow.reshape(x, shape) is it in another shape",
+      within ">>x.shape = { 6 }")
+    golden("'x' is a graph value, whose name stays; flow.identity(x, { name = name }) is it under another name",
+      within '>>x.name = "y"')
   end)
 
   it("is nothing for Lua's own functions and comparisons", function()
