@@ -69,6 +69,9 @@ const char* advice_for(const char* message) {
            "and an array of one element is a number by x:item()";
   if (has("(table expected, got userdata)"))
     return "; the rows of an array are gone through by: for i, row in a:rows() do, and a:totable() is a table of it";
+  for (const char* dtype : {"'float", "'double'", "'int", "'uint8'", "'bfloat16'"})
+    if (has("attempt to call field '") && has(dtype) && has("' (a string value)"))
+      return "; a dtype is a word: np.array(x, dtype) and a:astype(dtype) take it";
   if (has("attempt to index global 'flow' (a nil value)"))
     return "; a file begins with: local flow = require \"moonflow\"";
   return "";

@@ -381,6 +381,7 @@ local foreign = {
   f_min = "lower_edge_hertz", f_max = "upper_edge_hertz", sr = "sample_rate", deviation = "stddev",
   pool_size = "ksize", go_backwards = "reverse", output_padding = "output_shape",
   initial_hidden = "initial_state", initial_state = "initial_hidden", bias = "use_bias", p = "rate",
+  initializer = "kernel_initializer", regularizer = "kernel_regularizer",
 }
 -- What others have as an option, and what does the same here.
 local foreign_advice = {
@@ -419,8 +420,9 @@ function Signature:too_many(count, hint)
 end
 
 --- What to do about a value of another kind than the one wanted, as the end of a message.
---- @param name? string  of the parameter
-function arguments.hint_of(wanted_kind, value, name)
+--- @param name? string          of the parameter
+--- @param by_position? boolean  whether it was given so
+function arguments.hint_of(wanted_kind, value, name, by_position)
   local kind = kind_of(value)
   if kind == "table" and (wanted_kind == "blob" or wanted_kind == "operand") then
     if kind_of(rawget(value, 1)) == "blob" then return "; flow.stack(it) and flow.concat(it) make one of several" end
@@ -435,10 +437,12 @@ function arguments.hint_of(wanted_kind, value, name)
   elseif wanted_kind == "string" and io_type(value) then
     return name == "path" and "; it takes the path, and opens the file itself"
       or name == "bytes" and "; file:read(\"*a\") gives those of a file" or ""
-  elseif name == "name" and kind == "number" then
+  elseif name == "name" and kind == "number" and by_position then
     return "; several numbers are one argument as a list, such as { 2, 3 }"
   elseif wanted_kind == "callable" and kind == "string" then
     return "; write the function itself, such as flow.nn.relu"
+  elseif wanted_kind == "initializer" and kind == "string" then
+    return "; write what makes it, such as flow.zeros_initializer()"
   elseif wanted_kind == "initializer" and kind == "function" then
     return "; such a function gives one when it is called, as flow.zeros_initializer() does"
   elseif wanted_kind == "floating" and dtypes.is(value) then
@@ -536,7 +540,7 @@ function Signature:parse(...)
       values[parameter.name] = parameter.default
     elseif not fits(parameter.kind, value) then
       self:fail(": argument " .. i .. " ('" .. parameter.name .. "') must be " .. wanted(parameter.kind) .. ", got "
-        .. arguments.describe(value) .. hint_of(parameter.kind, value, parameter.name))
+        .. arguments.describe(value) .. hint_of(parameter.kind, value, parameter.name, i <= count))
     elseif is_list[parameter.kind] and kind_of(value) == "table" then
       local what = self.where .. ": argument " .. i .. " ('" .. parameter.name .. "')"
       if parameter.kind == "list" then

@@ -38,6 +38,7 @@ for name, row in pairs(rows) do
   dtypes.names[#dtypes.names + 1] = name
   if row.elsewhere then dtypes.from_elsewhere[row.elsewhere] = name end
 end
+dtypes.from_elsewhere.bool = "int8"  -- as comparisons give it
 table.sort(dtypes.names)
 
 function dtypes.is(value) return rows[value] ~= nil end

@@ -32,6 +32,8 @@ local FOREIGN = { T = "a:transpose()", ndim = "a.rank", size = "a.shape:count()"
                   data = "a:ptr()", uniform = "np.random.uniform(low, high, a.shape)",
                   normal = "np.random.normal(mean, deviation, a.shape)",
                   bernoulli = "np.random.binomial(1, p, a.shape)", random = "np.random.randint(low, high, a.shape)",
+                  to = "a:astype, as flow.scope.placement says where a job runs",
+                  detach = "a itself, which has no gradient",
                   cuda = "flow.scope.placement, which says where a job runs",
                   cpu = "flow.scope.placement, which says where a job runs" }
 

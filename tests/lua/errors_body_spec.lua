@@ -53,6 +53,16 @@ end)]])
     golden("flow.layers.dense has no option 'kernel_initialiser'; did you mean 'kernel_initializer'?", body [[
 >>  local y = flow.layers.dense(x, 4, { kernel_initialiser = flow.zeros_initializer() })
   return y]])
+    golden("flow.layers.dense has no option 'initializer'; did you mean 'kernel_initializer'?", body [[
+>>  local y = flow.layers.dense(x, 4, { initializer = flow.zeros_initializer() })
+  return y]])
+    golden("flow.layers.dense: argument 10 ('name') must be a string, got 5", body [[
+>>  local y = flow.layers.dense(x, 4, { name = 5 })
+  return y]])
+    golden_start("flow.layers.dense: argument 5 ('kernel_initializer') must be an initializer, got 'zeros'; write what "
+      .. "makes it, such as flow.zeros_initializer()", body [[
+>>  local y = flow.layers.dense(x, 4, { kernel_initializer = "zeros" })
+  return y]])
     golden("flow.nn.softmax has no option 'dim'; did you mean 'axis'?", body [[
 >>  local y = flow.nn.softmax(x, { dim = -1 })
   return y]])

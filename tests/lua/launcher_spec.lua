@@ -192,6 +192,9 @@ describe("the launcher", function()
       assert.truthy(lines(run.err)[1]:find("table expected, got userdata); the rows of an array are gone through by: "
         .. "for i, row in a:rows() do, and a:totable() is a table of it", 1, true), run.err)
     end
+    local called = process.moonflow({ "-e", "require('moonflow').np.float32({ 1 })" })
+    assert.truthy(lines(called.err)[1]:find("(a string value); a dtype is a word: np.array(x, dtype)", 1, true),
+      called.err)
     local run = process.moonflow({ "-e", "print(1 < {})" })
     assert.truthy(lines(run.err)[1]:find("attempt to compare number with table$"), run.err)
   end)

@@ -55,6 +55,12 @@ describe("a table of arrays", function()
   end)
 end)
 
+it("what other libraries ask of an array is told in our words", function()
+  refuses("did you mean 'int8'?", np.zeros, { 2 }, "bool")
+  raises("not_found", "did you mean a:astype", function() return np.zeros { 2 }:to("gpu") end)
+  raises("not_found", "did you mean a itself", function() return np.zeros { 2 }:detach() end)
+end)
+
 describe("a weighted mean", function()
   local a = np.array { { 1, 2, 3 }, { 4, 5, 9 } }
 
