@@ -177,8 +177,14 @@ local function note_lines(self, text)
   for line in (text .. "\n"):gmatch("([^\n]*)\n") do self.lines[#self.lines + 1] = line end
 end
 
--- What to say of a text that does not compile, since it was meant to go on with a line that has run.
+-- What to say of a text that does not compile, since it was meant to go on with a line that has run, or since the input
+-- has ended within it: else more lines would have been read.
 local function about_continuing(self, text)
+  if chunks.incomplete(text) then
+    local pieces = chunks.pieces(text)
+    return ("; the input has ended, and what begins at line %d was not complete"):format(
+      self.before + pieces[#pieces].before + 1)
+  end
   return self.before > 0 and chunks.goes_on(text) and "; what stands before it was complete and has run: end a line "
     .. "that is to go on with an operator, or put the whole into brackets" or ""
 end

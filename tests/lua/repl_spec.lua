@@ -140,6 +140,12 @@ missing = 1
     assert.equal("stdin:10: unfinished string near ''open'\n", run.err)
   end)
 
+  it("says that the input has ended where its last text lacks an end", function()
+    local run = typed("x = 1\nfor i = 1, 2 do\n  print(i)\n")
+    assert.truthy(run.err:find("near '<eof>'; the input has ended, and what begins at line 2 was not complete", 1,
+      true), run.err)
+  end)
+
   it("inspects tables by sorted keys, with cycles, limits and no metamethod but __tostring", function()
     local run = typed([[
 t = { 3, 2, z = { a = 1 }, ["a b"] = true, [10] = "\n" } t.self = t
