@@ -244,9 +244,12 @@ function help.text_only(value, path)
   return is_type[arguments.kind(value)] and type_text(value, path) or nil
 end
 
---- The text of the function itself.
+--- The text of the function itself, or of what it hands its work to.
 function help.source_text(value)
   if type(value) ~= "function" then return nil end
+  local made_of = ops.made_of(value)
+  if type(made_of) == "string" then return "the op '" .. made_of .. "' of the engine, which is no Lua" end
+  value = made_of or value
   local info = debug.getinfo(value, "S")
   local lines = info.what ~= "C" and source.lines(info.source)
   if not lines then return nil end

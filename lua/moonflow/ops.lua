@@ -314,7 +314,7 @@ local function finish_composed(t, where, fine, ...)
   error(problem, 0)
 end
 
-local function compose(path, signature, doc, make, other)
+local function compose(path, signature, doc, make, other, shown)
   local where = signature.where
   local function composed(...)
     local instead = other and other(...)
@@ -324,7 +324,7 @@ local function compose(path, signature, doc, make, other)
     t.composing[#t.composing + 1] = where
     return finish_composed(t, where, pcall(make, given, t, signature))
   end
-  ops.document(composed, where, signature, doc)
+  ops.document(composed, where, signature, doc, shown or make)
   place(path, composed)
 end
 
@@ -345,8 +345,9 @@ end
 --- @param doc string        what help says
 --- @param make function     make(given, t, signature) gives the results, from the arguments by name and the trace
 --- @param other? function   other(...) gives a function that takes this call instead, where there is one
-function ops.define(path, parameters, doc, make, other)
-  compose(path, arguments.signature("flow." .. path, named(parameters)), doc, make, other)
+--- @param shown? function  what is shown as its text, where that is not `make`
+function ops.define(path, parameters, doc, make, other, shown)
+  compose(path, arguments.signature("flow." .. path, named(parameters)), doc, make, other, shown)
 end
 
 --- Lets a function of the catalog do more than its op does, by the same arguments.
@@ -359,8 +360,15 @@ function ops.extend(path, doc, make)
 end
 
 --- Notes the help text of a function that is written in Lua.
-function ops.document(public, path, signature, doc)
-  help[public] = { path = path, signature = signature, doc = doc }
+--- @param make? function  what computes, where that is another one
+function ops.document(public, path, signature, doc, make)
+  help[public] = { path = path, signature = signature, doc = doc, make = make }
+end
+
+--- The function that a function made here hands its work to, or the name of the op of the engine that it is, or nil.
+function ops.made_of(public)
+  local entry = help[public]
+  return type(entry) == "table" and entry.make or type(entry) == "string" and entry or nil
 end
 
 --- The signature of a function made here or documented by `document`, or nil.

@@ -140,6 +140,12 @@ missing = 1
     assert.equal("stdin:10: unfinished string near ''open'\n", run.err)
   end)
 
+  it("shows what an op or a layer is made of", function()
+    local run = typed("?? flow.nn.relu\n?? flow.layers.dense\n")
+    assert.truthy(run.out:find("^the op 'relu' of the engine, which is no Lua\n"), run.out)
+    assert.truthy(run.out:find("composed/layers.lua:%d+\n$"), run.out)
+  end)
+
   it("says that the input has ended where its last text lacks an end", function()
     local run = typed("x = 1\nfor i = 1, 2 do\n  print(i)\n")
     assert.truthy(run.err:find("near '<eof>'; the input has ended, and what begins at line 2 was not complete", 1,

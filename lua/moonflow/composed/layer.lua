@@ -111,7 +111,7 @@ function layer.define(name, parameters, doc, make)
   ops.define("layers." .. name, parameters, doc, function(given, t, signature)
     check_floating(name, given.inputs, signature)
     return make(given, t, signature)
-  end)
+  end, nil, make)
 end
 
 return layer
