@@ -102,9 +102,10 @@ local function arrays_of(given, names, called)
 end
 generator.arrays_of = arrays_of
 
-local function check_all(array, bad, name, wanted, called)
+local function check_all(array, bad, name, wanted, called, hint)
   if bad:any() then
-    fail("invalid_argument", ("%s: %s must be %s, got %g"):format(called, name, wanted, array[bad]:ravel()[0]))
+    fail("invalid_argument", ("%s: %s must be %s, got %g%s"):format(called, name, wanted, array[bad]:ravel()[0],
+      hint or ""))
   end
 end
 generator.check_all = check_all

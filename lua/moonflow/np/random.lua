@@ -45,7 +45,9 @@ function Generator:uniform(...)
     local low, high = unpack(bounds)
     generators.check_finite(low, "low", "np.random.uniform")
     generators.check_finite(high, "high", "np.random.uniform")
-    check_all(high, low:gt(high), "high", "at least low", "np.random.uniform")
+    local takes_shape = type(given.low) == "table" and not given.shape
+    check_all(high, low:gt(high), "high", "at least low", "np.random.uniform", takes_shape and "; the list is taken as "
+      .. "low, for a draw of each: that of sizes is named, { size = { 2, 3 } }" or nil)
     local u = self:uniform(0, 1, shape, "float64")
     local drawn = ndarray.cast(np.maximum(low * (1 - u) + high * u, low), given.dtype)  -- high - low may be infinite
     -- What is rounded up to `high` is drawn as seldom as `low` is.
