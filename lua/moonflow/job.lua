@@ -35,7 +35,8 @@ do
   answer(Job, "a job", {
     call = called, forward = called, run = called, predict = called, train = mode, eval = mode, fit = mode,
     training = mode, evaluate = mode, backward = step, updateParameters = step, zeroGradParameters = step,
-    zero_grad = step, step = step, parameters = values, getParameters = values, state_dict = values, clone = "the "
+    zero_grad = step, step = step, parameters = values, getParameters = values, state_dict = values, weights = values,
+    variables = values, clone = "the "
       .. "function that builds it may build another one, whose variables are others in another flow.scope.namespace",
     cuda = place, to = place,
     save = "flow.train.CheckPoint():save(path) writes all variables",

@@ -133,6 +133,10 @@ describe("a word that an object lacks", function()
 local job = flow.global_function { name = "j", inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (
   function(x) return x end)
 >>job:getParameters()]])
+    golden("a job has no 'weights'; flow.get_all_variables() has all variables, and flow.load_variables(values) sets "
+      .. "them", [[
+local job = flow.global_function { name = "j" } (function() end)
+>>print(job.weights)]])
     golden("a job has no 'predict'; a job is called, job(x)", [[
 local job = flow.global_function { name = "j", inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (
   function(x) return x end)
