@@ -559,7 +559,7 @@ function variable.forget_variables(...)
       .. "have asked for one of them; it belongs before the definition")
   end
   local wanted, handle = choices.list(names, forget_signature, "names"), session.handle()
-  local all, every, own, list, count = handle:variables(), {}, {}, {}, 0
+  local all, every, own, list, count = handle:variables(), {}, {}, {}
   for _, entry in ipairs(all) do every[#every + 1] = entry.name end
   -- Those that a body has asked for and nothing is computed with were never made, but their shapes are known.
   for name in pairs(records) do
@@ -573,12 +573,16 @@ function variable.forget_variables(...)
     errors.raise("not_found", "flow.forget_variables: there is no variable '" .. unknown .. "', and none in a layer "
       .. "or namespace of this name" .. choices.near(unknown, own, "; there are "))
   end
+  -- What goes with them comes behind: of a job that computes with several the first is named.
+  local with_them = {}
   for _, entry in ipairs(all) do
     if chosen[entry.name] or counts_for_chosen(records[entry.name], chosen) then
-      list[#list + 1] = entry.name
-      if not variable.is_system(entry.name) then count = count + 1 end
+      local names_of_kind = variable.is_system(entry.name) and with_them or list
+      names_of_kind[#names_of_kind + 1] = entry.name
     end
   end
+  count = #list
+  for _, name in ipairs(with_them) do list[#list + 1] = name end
   handle:forget_variables(list)
   for _, name in ipairs(list) do records[name] = nil end
   for name in pairs(chosen) do

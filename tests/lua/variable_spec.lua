@@ -253,6 +253,16 @@ describe("flow.forget_variables", function()
     assert.truthy(flow.optimizer.AdamW(0.1, { variables = many, weight_decay = 0.1, weight_decay_includes = many }))
   end)
 
+  it("is named by what was forgotten, and not by what the optimizer or the job keeps beside it", function()
+    local train = flow.global_function { name = "j", type = "train" } (function()
+      local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.ones_initializer() })
+      flow.optimizer.Adam(0.1):minimize(flow.math.reduce_sum(w))
+    end)
+    train()
+    assert.equal(1, flow.forget_variables("w"))
+    checks.raises("wrong_state", "computes with the variable 'w', which has been forgotten", train)
+  end)
+
   it("lets a job be defined again with other sizes, and leaves the rest as it is", function()
     local old, train = define("net", 4)
     for _ = 1, 3 do train(batch) end
