@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <string_view>
 
 #include "engine/error.h"
 #include "kernels/mpi/module.h"
@@ -75,7 +76,12 @@ Processes& join_processes(double patience_seconds) {
 Meeting::Meeting(const std::string& what) : processes_(to_meet()), tickets_(size()) {
   Ticket& own = tickets_[rank()];
   own.digest = std::hash<std::string>{}(what);
-  std::memcpy(own.what, what.data(), std::min(what.size(), sizeof own.what - 1));
+  constexpr size_t kMost = sizeof own.what - 1;
+  constexpr std::string_view kLeftOut = " ... ";
+  const size_t kept = (kMost - kLeftOut.size()) / 2;
+  const std::string shown =
+      what.size() <= kMost ? what : text(what.substr(0, kept), kLeftOut, what.substr(what.size() - kept));
+  std::memcpy(own.what, shown.data(), shown.size());
 }
 
 void Meeting::hold_if_free() {
@@ -100,7 +106,8 @@ void Meeting::compare() {
     if (tickets_[r].digest == own.digest) continue;
     processes_.give_up();
     fail(ErrorCode::WrongState, "process ", r, " has come to ", tickets_[r].what, ", and process ", rank(),
-         ", this one, to ", own.what, "; all of them have to make the same calls of the same jobs, in one order");
+         ", this one, to ", own.what,
+         "; all of them have to make the same calls of the same jobs, in one order and with the same shapes");
   }
 }
 

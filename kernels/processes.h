@@ -70,7 +70,7 @@ class Meeting {
  private:
   struct Ticket {
     uint64_t digest = 0;
-    char what[120] = {};
+    char what[240] = {};  // where it is longer, its beginning and its end
   };
 
   void compare();

@@ -7,6 +7,14 @@ local session = require "moonflow.session"
 
 local alike = {}
 
+--- What is fed to a plan, for the topics of what it comes to with the others: so those with other shapes say so.
+function alike.fed(leaves)
+  if select(2, core.processes()) == 1 or #leaves == 0 then return "" end
+  local words = {}
+  for i, leaf in ipairs(leaves) do words[i] = ("%s (%s)"):format(leaf.name, table.concat(leaf.shape, ", ")) end
+  return ", fed with " .. table.concat(words, ", ")
+end
+
 -- Plan -> what its optimizer is. Empty where this process is alone.
 local plans = setmetatable({}, { __mode = "k" })
 
@@ -36,7 +44,8 @@ end
 function alike.compare(plan, names)
   session.sync()
   local job, handle, values = plan.job_name, session.handle(), {}
-  of_all({ core.array(0, "int32", {}) }, "max", ("variables, new or loaded, of %s by %s"):format(job, plans[plan]))
+  of_all({ core.array(0, "int32", {}) }, "max",
+    ("variables, new or loaded, of %s by %s%s"):format(job, plans[plan], plan.fed))
   for i, name in ipairs(names) do values[i] = handle:read(name) end
   local topic = ("the variables of %s"):format(job)
   local largest, smallest = of_all(values, "max", topic), of_all(values, "min", topic)

@@ -259,8 +259,9 @@ local function share(t, updates)
   if #own == 0 then return end
   local names = {}
   for i, u in ipairs(updates) do names[i] = u.name end
-  local means = { t:append("all_reduce", own, { reduction = "mean", topic = table.concat(names, ", ") },
-    "System-Train-GradientsOfAll", "") }
+  local topic = ("%s, in %s%s"):format(table.concat(names, ", "), t.job, t.fed)
+  local attrs = { reduction = "mean", topic = topic }
+  local means = { t:append("all_reduce", own, attrs, "System-Train-GradientsOfAll", "") }
   for i, take_mean in ipairs(take) do take_mean(means[i]) end
 end
 

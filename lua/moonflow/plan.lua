@@ -143,7 +143,7 @@ function plan.make(job, leaves)
   local config = job.config
   local graph = session.handle():graph(job.name, config.mixed_precision, config.allow_tf32, config.weight_quantization)
   local t = trace.new(graph, { job = job.name, draws_as = job.draws_as, type = job.type, config = config,
-                               legacy = job.legacy, inputs = #leaves })
+                               legacy = job.legacy, inputs = #leaves, fed = alike.fed(leaves) })
   local self = setmetatable({ job = job, job_name = job.name, graph = graph, watches = {}, shown = {}, values = {},
                               switches = {}, board = job.board, ready = false,
                               generation = session.generation() }, Plan)
@@ -154,7 +154,7 @@ function plan.make(job, leaves)
     return job.body(unpack(inputs, 1, #job.inputs))
   end))
   self.gpu = t.where ~= "cpu" and t.where or nil  -- its index; nil: it runs on the CPU
-  self.op_count = count_ops(graph)
+  self.op_count, self.fed = count_ops(graph), t.fed
   self.frozen = {}  -- the names of variables that a train job leaves as they are
   for _, entry in ipairs(t.variable_list) do
     self.frozen[entry.record.name] = job.type == "train" and not entry.record.trainable or nil

@@ -24,6 +24,7 @@ function trace.new(graph, about)
     type = about.type,
     config = about.config,
     legacy = about.legacy,
+    fed = about.fed or "",    -- see alike.fed
     -- The oldest dialect counted each input twice, once for its definition and once for its use in the job.
     count = 2 * (about.inputs or 0),
     counts = {},        -- of the newer dialect: one counter per kind

@@ -7,9 +7,9 @@ local TRAIN = [[
 local flow = require "moonflow"
 local np, tp, o = flow.np, flow.typing, flow.optimizer
 local rank = flow.distributed.join { patience = 20 }
-local function train_by(optimizer)
+local function train_by(optimizer, input)
   return flow.global_function {
-    name = "learn", type = "train", inputs = { x = tp.Numpy.Placeholder({ 4, 3 }) }, returns = tp.Numpy,
+    name = "learn", type = "train", inputs = { x = input or tp.Numpy.Placeholder({ 4, 3 }) }, returns = tp.Numpy,
   } (function(x)
     local loss = flow.math.reduce_mean(flow.layers.dense(x, 2, { name = "out" }) ^ 2)
     optimizer:minimize(loss)
@@ -92,6 +92,22 @@ describe("processes that train one net", function()
       end)
     ]])) do
       assert.truthy(line:find("variables, new or loaded, of learn by flow.optimizer.SGD(0.1)", 1, true), line)
+    end
+  end)
+
+  it("say so at the first call where their batches have other shapes, and at any later one", function()
+    for _, before in ipairs { "", "train({ x })" } do
+      for _, line in ipairs(said(([[
+        local train = train_by(o.Adam(0.1), tp.ListNumpy.Placeholder({ 9, 3 }))
+        try(function()
+          %s
+          train({ np.ones({ rank == 0 and 4 or 3, 3 }) })
+        end)
+      ]]):format(before))) do
+        assert.truthy(line:find("^false "), line)
+        assert.truthy(line:find("learn.-, fed with x %(4, 3%)"), line)
+        assert.truthy(line:find("learn.-, fed with x %(3, 3%)"), line)
+      end
     end
   end)
 end)

@@ -350,7 +350,8 @@ describe("several processes", function()
       os.exit(3)
     ]])
     assert.is_true(nets.code ~= 0)
-    assert.truthy(nets.out:find("of 'variables, new or loaded, of a by flow.optimizer.SGD(0.1)'", 1, true), nets.out)
+    assert.truthy(nets.out:find("of 'variables, new or loaded, of a by flow.optimizer.SGD(0.1), fed with x (4, 3)'", 1,
+      true), nets.out)
     local values = together(2, [[
       local rank = distributed.join()
       local names = { "one", "two" }
