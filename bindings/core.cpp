@@ -89,6 +89,7 @@ State& new_state(lua_State* L) {
   if (const auto* given = static_cast<const Given*>(lua_touserdata(L, -1))) {
     state.memory = given->memory;
     state.interrupted = given->interrupted;
+    state.interrupt = given->interrupt;
   }
   lua_pop(L, 1);
   if (!state.memory) try {

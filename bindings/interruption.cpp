@@ -16,6 +16,10 @@ namespace moonflow::interruption {
 
 namespace {
 
+// Whoever stops processes may send all of them a signal, of which the first one to get it tells the others: then the
+// one that comes after that is the same stop, and no second one.
+enum Told { kNot, kTold, kHeeded };
+
 // Signal handlers reach nothing else, so this is the launcher's one static object.
 struct State {
   lua_State* lua = nullptr;
@@ -23,6 +27,8 @@ struct State {
   bool ends_process = true;
   volatile sig_atomic_t asked = 0;       // how often, since it was last answered
   volatile sig_atomic_t terminated = 0;  // by SIGTERM
+  volatile sig_atomic_t told = kNot;     // by processes that this one has joined
+  volatile sig_atomic_t answered = 0;
   bool raised = false;
   lua_Hook earlier = nullptr;  // of the script, put back when the Ctrl-C is answered
   int earlier_mask = 0, earlier_count = 0;
@@ -120,6 +126,15 @@ void on_signal(int number) {
     pthread_kill(state.owner, number);
     return;
   }
+  if (state.told == kTold) {
+    const bool is_known = state.asked || state.answered;
+    state.told = is_known ? kNot : kHeeded;
+    if (is_known) return;
+  } else if (state.told == kHeeded) {
+    state.told = kNot;
+    if (number == SIGTERM) state.terminated = 1;
+    return;
+  }
   if (number == SIGTERM) state.terminated = 1;
   if (state.terminated && !state.ends_process) end_at_once();
   if (state.asked >= (state.ends_process ? 1 : 2)) end_at_once();
@@ -135,6 +150,11 @@ void on_signal(int number) {
   if (state.ends_process) end_soon();
 }
 
+void on_others_stopped() {
+  state.told = kTold;
+  pthread_kill(state.owner, SIGINT);
+}
+
 }  // namespace
 
 void listen(lua_State* L) {
@@ -142,6 +162,7 @@ void listen(lua_State* L) {
   state.owner = pthread_self();
   state.engine.interrupted = std::make_shared<std::atomic<bool>>(false);
   static_assert(std::atomic<bool>::is_always_lock_free);
+  state.engine.interrupt = on_others_stopped;
   lua_pushlightuserdata(L, &state.engine);
   lua_setfield(L, LUA_REGISTRYINDEX, lua::kGivenKey);
   struct sigaction action = {};
@@ -172,6 +193,7 @@ void end_soon() {
 bool take() {
   if (!state.asked) return false;
   state.asked = 0;
+  state.answered = state.ends_process;
   const itimerval no_limit = {};
   setitimer(ITIMER_REAL, &no_limit, nullptr);
   state.engine.interrupted->store(false, std::memory_order_release);

@@ -353,6 +353,7 @@ int main(int argc, char** argv) {
   const bool interrupted = interruption::take();
   if (interrupted) {
     call_library(L, "_interrupted");
+    call_library(L, "_part");  // also where the script's action has failed
     interruption::end_soon();
   }
   lua_close(L);

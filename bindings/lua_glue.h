@@ -115,6 +115,7 @@ struct PlainError {
 struct State {
   std::shared_ptr<HostMemory> memory;  // shared with the blocks it gave
   InterruptFlag interrupted;           // of all sessions of this lua_State, or nullptr: each has its own
+  void (*interrupt)() = nullptr;       // as that of Given
   std::shared_ptr<Session> newest;     // the session made last, until it is closed
   bool looks_at_each_poll = false;     // Lua looks at something else in each poll, so none may be spared it
   static constexpr int64_t kLeastWatermark = int64_t{64} << 20;
@@ -144,6 +145,7 @@ struct State {
 struct Given {
   std::shared_ptr<HostMemory> memory;
   InterruptFlag interrupted;
+  void (*interrupt)() = nullptr;  // stops the state's program, from any thread, where that can be
 };
 constexpr const char* kGivenKey = "moonflow.given";
 

@@ -80,8 +80,20 @@ int processes_now(lua_State* L) {
 
 // core.join_processes(patience in seconds) -> as core.processes
 int join(lua_State* L) {
-  protect(L, [&] { join_processes(number_at(L, 1, "patience")); });
+  protect(L, [&] { join_processes(number_at(L, 1, "patience"), state_of(L).interrupt); });
   return processes_now(L);
+}
+
+// core.stop_processes(): tells the others that this one has been stopped
+int stop(lua_State* L) {
+  protect(L, [] { processes().stop(); });
+  return 0;
+}
+
+// core.part(): waits for the others, where one of them has been stopped
+int part(lua_State* L) {
+  protect(L, [] { processes().part(); });
+  return 0;
 }
 
 int is_terminal(lua_State* L) {
@@ -139,6 +151,8 @@ void add_system(lua_State* L, State& state) {
                                         {"gpu_devices", gpu_devices},
                                         {"processes", processes_now},
                                         {"join_processes", join},
+                                        {"stop_processes", stop},
+                                        {"part", part},
                                         {"isatty", is_terminal},
                                         {"terminal_columns", terminal_columns},
                                         {"list_directory", list_directory},

@@ -261,6 +261,7 @@ Step prepare(Device& device, const Draft& draft, const LaidOut& laid_out, const 
     return step;
   }
   step.label = node.describe();
+  step.meets_others = node.op->meets_others;
   if (const std::optional<DType> inside = narrow_dtype(node, step.input_types)) step.label += text(" in ", *inside);
   KernelCall call{device,
                   node.attrs,
@@ -515,6 +516,10 @@ void bind_steps(Plan& plan, const LaidOut& laid_out, const Addresses& addresses)
   }
   const auto writes = [](const Step& step) { return step.writes_any(); };
   plan.first_write = static_cast<int>(std::find_if(plan.steps.begin(), plan.steps.end(), writes) - plan.steps.begin());
+  // Other processes go on from where they have met this one, and so does this one: all stop before the same step.
+  const auto meets = [](const Step& step) { return step.meets_others; };
+  const auto meeting = std::find_if(plan.steps.begin(), plan.steps.end(), meets);
+  plan.last_stop = std::min(plan.first_write, static_cast<int>(meeting - plan.steps.begin()));
 }
 
 void bind_taps(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Addresses& addresses) {

@@ -50,6 +50,7 @@ struct Step {
   ProfiledTime spent;  // in all launches while a profile was attached
 
   int64_t bytes() const;  // read and written by one launch
+  bool meets_others = false;  // as the op's
   bool writes_input(size_t i) const { return i < updates.size() && updates[i]; }
   bool writes_any() const { return std::find(updates.begin(), updates.end(), true) != updates.end(); }
 };
@@ -116,6 +117,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   std::vector<PlannedForm> forms;          // by kept step
   int merged_ops = 0;                      // of the graph that are computed with an equal one before them
   int first_write = 0;                     // steps from here on change variables; they run all or not at all
+  int last_stop = 0;                       // the last step before which an interrupt stops a run
   int branch_count = 1;                    // that the steps form
   std::vector<int> joins;                  // steps of other branches that the end of a run waits for
   std::vector<PlannedVariable> variables;  // that it reads or writes
@@ -213,7 +215,7 @@ void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, 
   copy_taps(copy, first - 1, next_tap);
   const int step_count = static_cast<int>(steps.size());
   for (int i = first; i < step_count; ++i) {
-    if (i <= first_write && stopped()) fail(ErrorCode::Interrupted, "interrupted before ", steps[i].label);
+    if (i <= last_stop && stopped()) fail(ErrorCode::Interrupted, "interrupted before ", steps[i].label);
     if (i == first_write) note_writes();
     if (i >= kept_steps || !forms[i].is_made()) {
       const int64_t step_begin_ns = profile ? Profile::now_ns() : 0;

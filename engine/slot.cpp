@@ -212,7 +212,7 @@ void Slot::launch(Lanes& lanes, int first, int end, const Start* start) {
     pass(*lanes.steps, plan_.start_place());
   }
   for (int i = first; i < end; ++i) {
-    if (start && i <= plan_.first_write && start->stopped())
+    if (start && i <= plan_.last_stop && start->stopped())
       fail(ErrorCode::Interrupted, "interrupted before ", plan_.steps[i].label);
     if (start && i == plan_.first_write) plan_.note_writes();
     Profile* const profile = start ? start->profile : nullptr;

@@ -20,6 +20,8 @@ class Alone : public Processes {
   int local_rank() const override { return 0; }
   void exchange(const std::vector<Part>&, const std::vector<Part>&) override {}
   void give_up() override {}
+  void stop() override {}
+  void part() override {}
 };
 
 // What launchers tell those that they start: Open MPI, MPICH and its kin, Slurm.
@@ -35,9 +37,11 @@ std::atomic<Processes*> joined{nullptr};
 // ends the others then.
 void take_leave(int status, void*) {
   if (status != 0) return;
+  processes().on_stopped = nullptr;  // there is nothing left that could be
   try {
     Meeting("the end of its program").hold_if_free();
   } catch (...) {  // the others say so
+    processes().part();
   }
 }
 
@@ -62,11 +66,13 @@ Processes& processes() {
   return others ? *others : alone;
 }
 
-Processes& join_processes(double patience_seconds) {
+Processes& join_processes(double patience_seconds, void (*on_stopped)()) {
   static std::mutex once;
   const std::lock_guard lock(once);
   if (joined || !has_launcher()) return processes();
-  joined = &module().join(patience_seconds);
+  Processes& others = module().join(patience_seconds);
+  others.on_stopped = on_stopped;
+  joined = &others;
   ::on_exit(take_leave, nullptr);  // before the module leaves
   return processes();
 }

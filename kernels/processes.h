@@ -2,6 +2,7 @@
 // own. What moves bytes between them lies in a module, libmoonflow_mpi.so, which is opened by join_processes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -27,16 +28,25 @@ class Processes {
   virtual void exchange(const std::vector<Part>& sent, const std::vector<Part>& received) = 0;
   // They have lost each other: nothing is exchanged any more, and this process ends without taking leave of the others.
   virtual void give_up() = 0;
+  // This process has been stopped from outside. The others are told, and exchange nothing with it any more: an exchange
+  // that would need it throws Interrupted, and calls on_stopped before.
+  virtual void stop() = 0;
+  // Where one has been stopped: waits until all have been, and have come here. A launcher ends all with the first that
+  // ends so, also one that still saves something. It waits for seconds where one is silent, and with the patience of
+  // an exchange where all have stopped.
+  virtual void part() = 0;
 
   std::mutex turn;  // of whoever exchanges something
+  std::atomic<void (*)()> on_stopped{nullptr};
 };
 
 // Those that this one has joined: none, so it is alone, rank 0 of 1.
 Processes& processes();
 
 // Joins the processes that were started with this one, once, if it was started by a launcher; gives all of them. An
-// exchange waits so long for the others, until it throws. Throws Unsupported where they cannot be joined.
-Processes& join_processes(double patience_seconds);
+// exchange waits so long for the others, until it throws. Where another one has been stopped `on_stopped` is called, on
+// the thread that would have exchanged something with it. Throws Unsupported where they cannot be joined.
+Processes& join_processes(double patience_seconds, void (*on_stopped)() = nullptr);
 
 // What all processes come to at once, such as an op of a job. They tell each other first what that is, so that those
 // which went different ways say so in place of waiting for each other.

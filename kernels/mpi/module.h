@@ -8,7 +8,7 @@
 
 namespace moonflow::mpi {
 
-constexpr uint32_t kModuleVersion = 2;  // of the table below
+constexpr uint32_t kModuleVersion = 3;  // of the table below
 
 struct Module : ModuleHead {
   // All processes of MPI's world. Called once; what it gives lasts as long as this process.

@@ -116,7 +116,7 @@ for name, value in pairs {
   on_interrupt = interrupts.on_interrupt, may_interrupt = interrupts.may_interrupt,
   -- what the launcher calls when a script has ended, and when a Ctrl-C has ended it
   _finish = session.sync,
-  _interrupted = session.end_interrupted,
+  _interrupted = session.end_interrupted, _part = core.part,
 
   -- data
   np = np,

@@ -49,7 +49,9 @@ local last  -- what a script has asked for
 
 --- Calls `action` when a Ctrl-C, or SIGTERM, has ended the script, before the program ends with exit code 130, or of
 --- SIGTERM: to save what has been learnt. Jobs run in it as ever; another of these signals ends the program. nil takes
---- it back. Only for scripts that the program moonflow runs: hosts decide by themselves what an interrupt is.
+--- it back. Only for scripts that the program moonflow runs: hosts decide by themselves what an interrupt is, and
+--- within uv.run() luv ends the program. Of processes that have joined all are stopped with one, and exchange nothing
+--- in it.
 --- @param action function?  without arguments; the one that was given last counts
 --- @error it is no function
 function interrupts.on_interrupt(action)

@@ -458,6 +458,7 @@ end
 --- short are no failures.
 function session.end_interrupted()
   local action = interrupts.take_action()
+  core.stop_processes()
   if not action then return end
   handlers.excuse_interrupted()
   action()
