@@ -314,7 +314,7 @@ bool all_told_by_keys(const T* x, int64_t count) {
 }
 
 Launch prepare_order(KernelCall& call, const Ordering& o, const Ints& picked = {}) {
-  if (o.rows == 0 || o.length == 0) return [](const LaunchCall&) {};
+  if (o.rows == 0 || o.length == 0 || o.kept == 0) return [](const LaunchCall&) {};
   return visit(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     const Shares shares(o, !picked.empty());

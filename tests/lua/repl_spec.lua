@@ -273,7 +273,7 @@ job(x)
     assert.equal(2, times, run.out)
     assert.truthy(run.out:find("there is no flow.vmap; ops take a batch", 1, true), run.out)
     assert.equal("nothing is called 'flow.nn.BatchNorm2d'; did you mean flow.layers.batch_normalization?\n", run.err)
-    for name, part in pairs { cdist = "flow.cdist; flow.math", jvp = "flow.jvp", DiceLoss = "flow.nn.DiceLoss",
+    for name, part in pairs { cdist = "flow.cdist; flow.math", jvp = "flow.jvp", DiceLoss = "flow.DiceLoss",
                               ReduceLROnPlateau = "ReduceLROnPlateau", ["nn.spectral_norm"] = "flow.nn.spectral" } do
       local text = typed(("flow.help '%s'\n"):format(name)).out
       assert.truthy(text:find("there is no ", 1, true) and text:find(part, 1, true), text)
