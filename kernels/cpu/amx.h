@@ -128,6 +128,25 @@ inline void zero_four_sums() {
   zero<kSumBelow>();
   zero<kSumBelowRight>();
 }
+
+// Adds to these sums the products of a tile of rows, or two, and a tile of columns, or two, each in one piece of
+// memory. What there is no second one of is not read.
+template <bool kBelow, bool kBeside>
+[[gnu::always_inline]] inline void add_products(const void* left, const void* below, int64_t left_row_bytes,
+                                                const void* right, const void* beside) {
+  load<kLeft>(left, left_row_bytes);
+  load<kRight>(right, kRowBytes);
+  multiply<kSum, kLeft, kRight>();
+  if constexpr (kBeside) {
+    load<kRightNext>(beside, kRowBytes);
+    multiply<kSumRight, kLeft, kRightNext>();
+  }
+  if constexpr (kBelow) {
+    load<kLeftBelow>(below, left_row_bytes);
+    multiply<kSumBelow, kLeftBelow, kRight>();
+    if constexpr (kBeside) multiply<kSumBelowRight, kLeftBelow, kRightNext>();
+  }
+}
 #endif
 
 }  // namespace moonflow::cpu::amx

@@ -123,3 +123,12 @@ inline __m256 _mm512_extractf32x8_ps(__m512 from, int half) {
 }
 
 #endif
+
+#ifdef MOONFLOW_BFLOAT16
+namespace moonflow::cpu {
+// The first `count` of 16 lanes: none below 1, and all from 16 on.
+inline __mmask16 lanes(int64_t count) {
+  return static_cast<__mmask16>(count >= 16 ? 0xffff : count <= 0 ? 0 : (1 << count) - 1);
+}
+}  // namespace moonflow::cpu
+#endif

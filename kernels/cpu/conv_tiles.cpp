@@ -238,16 +238,7 @@ void sum_pieces(const Work& work, const Phase& phase, const uint16_t* image, con
   for (const Phase::Tap& tap : phase.taps) {
     const uint16_t *places = image + tap.image, *weights = all_weights + tap.weights;
     for (int64_t c = work.depth(); c > 0; --c, places += plane, weights += 2 * kTile) {
-      amx::load<kLeft>(places + upper.from, kPlace);
-      amx::load<kRight>(weights, amx::kRowBytes);
-      amx::multiply<kSum, kLeft, kRight>();
-      amx::load<kRightNext>(weights + kTile, amx::kRowBytes);
-      amx::multiply<kSumRight, kLeft, kRightNext>();
-      if constexpr (kTwo) {
-        amx::load<kLeftBelow>(places + lower.from, kPlace);
-        amx::multiply<kSumBelow, kLeftBelow, kRight>();
-        amx::multiply<kSumBelowRight, kLeftBelow, kRightNext>();
-      }
+      amx::add_products<kTwo, true>(places + upper.from, places + lower.from, kPlace, weights, weights + kTile);
     }
   }
   float* const next = sums + work.sums_of_block();

@@ -15,15 +15,12 @@ namespace {
 
 using namespace amx;  // its tiles, by name
 
-struct Range {
-  int64_t first, last;
-};
+using Range = PackedAxis::Range;
 
 struct Work {
   Blocks dy, x;  // dy as it was before pooling, where it is pooled
   bool pooled, has_bias;
   Window down, across;
-  int64_t taps_down, taps_across;
   int64_t filters, channels;
   FilterSteps steps;
   int64_t images;
@@ -54,17 +51,17 @@ struct Work {
   // What is summed at a time: two blocks of filters, two of channels, and a row of taps.
   int64_t filter_pairs() const { return divide_up(filters, 2 * kBlock); }
   int64_t channel_pairs() const { return divide_up(channels, 2 * kBlock); }
-  int64_t units() const { return filter_pairs() * channel_pairs() * taps_down; }
-  int64_t sums_of_unit() const { return taps_across * 4 * kBlock * kBlock; }
+  int64_t units() const { return filter_pairs() * channel_pairs() * down.size; }
+  int64_t sums_of_unit() const { return across.size * 4 * kBlock * kBlock; }
 
   Range units_of(int64_t part) const { return {units() * part / parts, units() * (part + 1) / parts}; }
   // The pairs of blocks that units touch.
   Range filters_of(const Range& own) const {
-    const int64_t each = channel_pairs() * taps_down;
+    const int64_t each = channel_pairs() * down.size;
     return {own.first / each, (own.last - 1) / each + 1};
   }
   Range channels_of(const Range& own) const {
-    const int64_t first = own.first / taps_down, last = (own.last - 1) / taps_down + 1;
+    const int64_t first = own.first / down.size, last = (own.last - 1) / down.size + 1;
     if (last - first >= channel_pairs() || last % channel_pairs() < first % channel_pairs() + 1)
       return {0, channel_pairs()};
     return {first % channel_pairs(), (last - 1) % channel_pairs() + 1};
@@ -144,14 +141,7 @@ void add_tap(const Work& work, const uint16_t* gradients, int64_t gradients_step
     const uint16_t *left = gradients, *below = gradients + work.gradients_size();
     const uint16_t *right = image + start, *next = image + work.image_size() + start;
     for (int64_t tile = work.tiles(); tile > 0; --tile, left += kTile, below += kTile, right += kTile, next += kTile) {
-      amx::load<kLeft>(left, kPlace);
-      amx::load<kRight>(right, kPlace);
-      amx::multiply<kSum, kLeft, kRight>();
-      amx::load<kRightNext>(next, kPlace);
-      amx::multiply<kSumRight, kLeft, kRightNext>();
-      amx::load<kLeftBelow>(below, kPlace);
-      amx::multiply<kSumBelow, kLeftBelow, kRight>();
-      amx::multiply<kSumBelowRight, kLeftBelow, kRightNext>();
+      amx::add_products<true, true>(left, below, kPlace, right, next);
     }
   }
   amx::store<kSum>(sums, amx::kRowBytes);
@@ -210,9 +200,9 @@ void sum_units(const Work& work, const Inputs& from, const Range& own, float* su
       }
     }
     for (int64_t unit = own.first; unit < own.last; ++unit) {
-      const int64_t tap_row = unit % work.taps_down, pair = unit / work.taps_down;
+      const int64_t tap_row = unit % work.down.size, pair = unit / work.down.size;
       const int64_t f = pair / work.channel_pairs() - filters.first, c = pair % work.channel_pairs() - channels.first;
-      for (int64_t j = 0; j < work.taps_across; ++j)
+      for (int64_t j = 0; j < work.across.size; ++j)
         add_tap(work, gradients + 2 * f * work.gradients_size(), gradients_step, images + 2 * c * work.image_size(),
                 image_step, work.start(tap_row, j), count, sums + unit * work.sums_of_unit() + j * 4 * kBlock * kBlock);
     }
@@ -223,10 +213,10 @@ void sum_units(const Work& work, const Inputs& from, const Range& own, float* su
 // ---- what becomes of them ----------------------------------------------------------------------------------------
 
 void store_unit(const Work& work, int64_t unit, const float* sums, float* dfilter) {
-  const int64_t tap_row = unit % work.taps_down, pair = unit / work.taps_down;
+  const int64_t tap_row = unit % work.down.size, pair = unit / work.down.size;
   const int64_t f = pair / work.channel_pairs() * 2 * kBlock, c = pair % work.channel_pairs() * 2 * kBlock;
   const FilterSteps& steps = work.steps;
-  for (int64_t j = 0; j < work.taps_across; ++j) {
+  for (int64_t j = 0; j < work.across.size; ++j) {
     for (int64_t part = 0; part < 4; ++part, sums += kBlock * kBlock) {
       const int64_t first_filter = f + part / 2 * kBlock, first_channel = c + part % 2 * kBlock;
       float* const to = dfilter + tap_row * steps.row + j * steps.column;
@@ -281,8 +271,6 @@ Launch conv_tiles_filter(const Conv& conv, ConvKind kind, KernelCall& call) {
                   has_bias(kind),
                   down,
                   across,
-                  down.size,
-                  across.size,
                   conv.filters(),
                   conv.image.channels,
                   filter_steps(conv, kind),

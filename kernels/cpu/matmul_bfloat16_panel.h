@@ -69,10 +69,6 @@ struct PiecesOfRows {
   }
 };
 
-inline __mmask16 lanes(int64_t count) {
-  return static_cast<__mmask16>(count >= kLanes ? 0xffff : count <= 0 ? 0 : (1 << count) - 1);
-}
-
 // Where sums over a panel end: in `columns` columns of out, for which `bias` is, if there is one. Where the product was
 // turned over those are rows of out, which is float32 then.
 struct PanelEnding {

@@ -23,18 +23,7 @@ template <bool kBelow, int kVectors>
   const int64_t depth = panel_depth(end.product), row = left.row * kNumber, next = left.next;
   const Pair *tile = left.data, *below = left.data + left.below, *beside = panel + depth * kLanes;
   for (int64_t k = 0; k < depth; k += kLanes, tile += next, below += next, panel += kTile, beside += kTile) {
-    amx::load<kLeft>(tile, row);
-    amx::load<kRight>(panel, amx::kRowBytes);
-    amx::multiply<kSum, kLeft, kRight>();
-    if constexpr (kVectors == 2) {
-      amx::load<kRightNext>(beside, amx::kRowBytes);
-      amx::multiply<kSumRight, kLeft, kRightNext>();
-    }
-    if constexpr (kBelow) {
-      amx::load<kLeftBelow>(below, row);
-      amx::multiply<kSumBelow, kLeftBelow, kRight>();
-      if constexpr (kVectors == 2) amx::multiply<kSumBelowRight, kLeftBelow, kRightNext>();
-    }
+    amx::add_products<kBelow, kVectors == 2>(tile, below, row, panel, beside);
   }
 
   alignas(kAlignment) float sums[kRowsOfTiles][kVectors * kLanes];

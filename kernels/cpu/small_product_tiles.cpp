@@ -29,8 +29,6 @@ namespace {
 
 using namespace amx;  // its tiles, by name
 
-__mmask16 lanes(int64_t count) { return static_cast<__mmask16>((1u << std::clamp<int64_t>(count, 0, kLanes)) - 1); }
-
 // Rows of a matrix that lies in rows: 32 numbers of each are a row of a tile as they are.
 [[MOONFLOW_BFLOAT16]] void pack_rows(const SmallProduct<float>& product, int64_t first, int64_t rows, uint16_t* to) {
   for (int64_t k = 0; k < product.inner; k += kDepth, to += kTile) {
@@ -82,18 +80,8 @@ void multiply_group(const Group& group) {
   }
   const uint16_t *left = group.left, *right = group.right;
   for (int64_t k = 0; k < group.depth; ++k, left += kTile, right += kTile) {
-    amx::load<kLeft>(left, amx::kRowBytes);
-    amx::load<kRight>(right, amx::kRowBytes);
-    amx::multiply<kSum, kLeft, kRight>();
-    if constexpr (kBeside) {
-      amx::load<kRightNext>(right + group.right_step, amx::kRowBytes);
-      amx::multiply<kSumRight, kLeft, kRightNext>();
-    }
-    if constexpr (kBelow) {
-      amx::load<kLeftBelow>(left + group.depth * kTile, amx::kRowBytes);
-      amx::multiply<kSumBelow, kLeftBelow, kRight>();
-      if constexpr (kBeside) amx::multiply<kSumBelowRight, kLeftBelow, kRightNext>();
-    }
+    amx::add_products<kBelow, kBeside>(left, left + group.depth * kTile, amx::kRowBytes, right,
+                                       right + group.right_step);
   }
   amx::store<kSum>(group.c, row_bytes);
   if constexpr (kBeside) amx::store<kSumRight>(group.c + kLanes, row_bytes);
