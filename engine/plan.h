@@ -42,6 +42,7 @@ struct Step {
   int64_t scratch_bytes = 0;
   int branch = 0;              // where it is launched; 0 is the trunk
   std::vector<int> waits_for;  // steps of other branches that must have ended; see Plan::start_place
+  bool meets_others = false;   // as the op's
 
   // For whoever looks at the plan.
   std::vector<TensorType> input_types, output_types;  // a left-out input has no dims
@@ -50,7 +51,6 @@ struct Step {
   ProfiledTime spent;  // in all launches while a profile was attached
 
   int64_t bytes() const;  // read and written by one launch
-  bool meets_others = false;  // as the op's
   bool writes_input(size_t i) const { return i < updates.size() && updates[i]; }
   bool writes_any() const { return std::find(updates.begin(), updates.end(), true) != updates.end(); }
 };

@@ -559,7 +559,7 @@ function variable.forget_variables(...)
       .. "have asked for one of them; it belongs before the definition")
   end
   local wanted, handle = choices.list(names, forget_signature, "names"), session.handle()
-  local all, every, own, list, count = handle:variables(), {}, {}, {}
+  local all, every, own, list = handle:variables(), {}, {}, {}
   for _, entry in ipairs(all) do every[#every + 1] = entry.name end
   -- Those that a body has asked for and nothing is computed with were never made, but their shapes are known.
   for name in pairs(records) do
@@ -581,7 +581,7 @@ function variable.forget_variables(...)
       names_of_kind[#names_of_kind + 1] = entry.name
     end
   end
-  count = #list
+  local count = #list
   for _, name in ipairs(with_them) do list[#list + 1] = name end
   handle:forget_variables(list)
   for _, name in ipairs(list) do records[name] = nil end
